@@ -30,6 +30,7 @@ RangeCost between(const RangeCost& begin, const RangeCost& end) {
       std::max(0.0, end.weight_gradient_seconds - begin.weight_gradient_seconds);
   out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
   out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
+  out.more_gradient_bytes = end.more_gradient_bytes - begin.more_gradient_bytes;
   out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
   out.constant_bytes = end.constant_bytes - begin.constant_bytes;
   out.saved_bytes = end.saved_bytes - begin.saved_bytes;
@@ -48,6 +49,7 @@ ChainRanges::ChainRanges(const ChainCosts& chain) : chain_(chain) {
     check_element(element);
     RangeCost sum = sums_.back();
     add_to(sum, element);
+    sum.more_gradient_bytes += element.more_gradient_bytes;
     sum.fixed_bytes += element.fixed_bytes;
     sum.constant_bytes += element.constant_bytes;
     sums_.push_back(sum);
@@ -71,6 +73,7 @@ void ChainRanges::add_repeated() {
         Repeated sum = list.empty() ? Repeated{} : list.back();
         sum.element = element;
         sum.parameter_bytes += reuse.parameter_bytes;
+        sum.more_gradient_bytes += reuse.more_gradient_bytes;
         sum.fixed_bytes += reuse.fixed_bytes;
         sum.constant_bytes += reuse.constant_bytes;
         sum.saved_bytes += reuse.saved_bytes;
@@ -98,6 +101,7 @@ RangeCost ChainRanges::range(int first, int last) const {
   if (after != list) {
     const Repeated& sum = *(after - 1);
     out.parameter_bytes += sum.parameter_bytes;
+    out.more_gradient_bytes += sum.more_gradient_bytes;
     out.fixed_bytes += sum.fixed_bytes;
     out.constant_bytes += sum.constant_bytes;
     out.saved_bytes += sum.saved_bytes;

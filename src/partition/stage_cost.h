@@ -14,8 +14,8 @@ namespace pipetrain {
 struct RangeCost {
   double forward_seconds = 0, input_gradient_seconds = 0, weight_gradient_seconds = 0;
   double step_seconds = 0;
-  std::size_t parameter_bytes = 0, fixed_bytes = 0, constant_bytes = 0, saved_bytes = 0,
-              transient_bytes = 0;
+  std::size_t parameter_bytes = 0, more_gradient_bytes = 0, fixed_bytes = 0, constant_bytes = 0,
+              saved_bytes = 0, transient_bytes = 0;
 };
 
 /// Adds what an element (or a node of a network) takes; transient_bytes do not add up.
@@ -143,7 +143,8 @@ class ChainRanges {
   struct Repeated {
     int element = 0;
     // Sums up to this element.
-    std::size_t parameter_bytes = 0, fixed_bytes = 0, constant_bytes = 0, saved_bytes = 0;
+    std::size_t parameter_bytes = 0, more_gradient_bytes = 0, fixed_bytes = 0, constant_bytes = 0,
+                saved_bytes = 0;
   };
   bool inner(int cut) const { return cut > 0 && cut < count(); }
   void add_repeated();

@@ -204,7 +204,7 @@ MemoryNeed StagePricing::memory(const RangeCost& range, std::size_t input_bytes,
   out.weight_bytes =
       (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions) +
       range.constant_bytes;
-  out.gradient_bytes = range.parameter_bytes;
+  out.gradient_bytes = range.parameter_bytes + range.more_gradient_bytes;
   out.optimizer_bytes = static_cast<std::size_t>(std::llround(
       static_cast<double>(range.parameter_bytes) * optimizer_bytes_per_byte(replicas)));
   // With recompute only the stage's inputs wait; the activations exist for the one micro-batch that

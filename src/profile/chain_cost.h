@@ -12,6 +12,7 @@ namespace pipetrain {
 struct Reuse {
   int previous = 0;  // the last element before this one that needs it
   std::size_t parameter_bytes = 0;
+  std::size_t more_gradient_bytes = 0;
   std::size_t fixed_bytes = 0;
   std::size_t constant_bytes = 0;
   std::size_t saved_bytes = 0;
@@ -33,9 +34,22 @@ struct ChainCost {
   std::size_t fixed_bytes = 0;
   std::size_t constant_bytes = 0;
   std::size_t saved_bytes = 0;
+  /// Gradients of further uses of these parameters: each stage that holds one sums up all.
+  std::size_t more_gradient_bytes = 0;
   /// Alive while one of its kernels runs: outputs that are not kept, gradients, workspace.
   std::size_t transient_bytes = 0;
   std::vector<Reuse> reuses;
+};
+
+/// A trained parameter that several elements need. Stages that hold it send each other the
+/// gradients of their uses, once per optimizer step.
+struct TiedParameter {
+  struct Use {
+    int element = 0;
+    std::size_t gradient_bytes = 0;
+  };
+  std::vector<int> elements;  // that need it, in order
+  std::vector<Use> uses;
 };
 
 struct ChainCosts {
@@ -43,6 +57,7 @@ struct ChainCosts {
   /// bytes[i]: activations (gradients) of one micro-batch that cross a cut before element i;
   /// elements.size() + 1 long.
   std::vector<std::size_t> forward_bytes, backward_bytes;
+  std::vector<TiedParameter> tied = {};
 };
 
 }  // namespace pipetrain

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -34,6 +36,7 @@ class Attribution {
     add_batched();
     add_preparation();
     add_parameters();
+    add_uses();
     if (!profile_.in_host_memory()) add_constants();
     add_finish();
     add_saved();
@@ -220,6 +223,49 @@ class Attribution {
       } else {
         charge(positions, bytes, &ChainCost::fixed_bytes, &Reuse::fixed_bytes);
       }
+    }
+  }
+
+  /// The accumulations that a gradient is finished from.
+  std::set<int> uses_of(ValueId gradient, const std::vector<int>& accumulation_of) const {
+    std::set<int> uses;
+    std::set<ValueId> known = {gradient};
+    std::vector<ValueId> open = {gradient};
+    while (!open.empty()) {
+      const ValueId id = open.back();
+      open.pop_back();
+      if (const int i = accumulation_of[at(id.index)]; i >= 0) uses.insert(i);
+      const NodeId producer = graph_[id].producer;
+      if (!producer || graph_[producer].part != Part::kFinish) continue;
+      for (const ValueId input : graph_[producer].inputs) {
+        if (input && known.insert(input).second) open.push_back(input);
+      }
+    }
+    return uses;
+  }
+
+  // A parameter has an accumulator for each of its uses, wherever it is held.
+  void add_uses() {
+    std::vector<int> accumulation_of(graph_.values.size(), -1);
+    for (std::size_t i = 0; i < training_.accumulations.size(); ++i)
+      accumulation_of[at(training_.accumulations[i].accumulator.index)] = static_cast<int>(i);
+    for (const Parameter& parameter : training_.parameters) {
+      if (!parameter.gradient) continue;
+      const std::set<int>& positions = readers_[at(parameter.value.index)];
+      TiedParameter tied{{positions.begin(), positions.end()}, {}};
+      std::size_t bytes = 0;
+      for (const int i : uses_of(parameter.gradient, accumulation_of)) {
+        const Accumulation& use = training_.accumulations[at(i)];
+        const std::size_t here = graph_[use.accumulator].type.bytes();
+        const int element = use.consumer ? position_[at(use.consumer.index)] : -1;
+        if (element >= 0) tied.uses.push_back({element, here});
+        bytes += here;
+      }
+      const std::size_t first = graph_[parameter.value].type.bytes();
+      if (bytes > first)
+        charge(positions, bytes - first, &ChainCost::more_gradient_bytes,
+               &Reuse::more_gradient_bytes);
+      if (positions.size() > 1) out_.tied.push_back(std::move(tied));
     }
   }
 

@@ -51,6 +51,9 @@ class CostsBySize {
   const std::vector<int>& order() const { return config_.pipeline.order; }
   int processors() const { return own_->processors(); }
   std::optional<CoreSharing> waking() const { return own_->waking(); }
+  bool estimated() const { return own_->estimated(); }
+  /// Whether a step may be skipped.
+  bool skips() const { return own_->loss_scaling().skips; }
   const ChainCosts& at(int micro_batches) {
     std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
     if (costs) return *costs;
@@ -112,9 +115,11 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   for (const ScheduleDescription& schedule : schedules()) {
     if (schedule.rule == UpdateRule::kNone) continue;
     const bool whole = sends_whole_mini_batches(schedule.rule);
-    if (is_asynchronous(schedule.rule) && (!scope.asynchronous || whole)) continue;
+    if (is_asynchronous(schedule.rule) && (!scope.asynchronous || whole || costs.skips())) continue;
     request.schedules.push_back(schedule.name);
   }
+  request.gradient_sync = config.optimization.clip_norm > 0 || costs.skips();
+  request.sends_tied_gradients = costs.estimated() || scope.several_processes;
   request.fewer_devices = scope.fewer_devices;
   request.recompute = config.pipeline.recompute;
   request.warm_up_tolerance = config.pipeline.warm_up_tolerance;

@@ -23,6 +23,7 @@ struct SearchScope {
   bool micro_batches = false;          // try other numbers of micro-batches than the run's own
   bool fewer_devices = false;          // leave devices idle, or use them as replicas
   bool asynchronous = false;           // try schedules that train with older weights too
+  bool several_processes = false;      // of the run: shared parameters take messages
   int processors = 0;                  // that the devices of several processes have; 0: of this one
   const Network* same_data = nullptr;  // of the same model: its data are taken
   std::optional<Topology> topology = {};  // where no option names one; nothing: what was measured

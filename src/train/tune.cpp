@@ -274,6 +274,7 @@ class Tuning {
         search.micro_batches = scope_.micro_batches;
         search.fewer_devices = true;
         search.topology = scope_.topology;
+        search.several_processes = processes_ != nullptr;
         search.asynchronous = scope_.asynchronous;
         search.same_data = &data_;
         if (!config.pipeline.gpu_ids.empty())

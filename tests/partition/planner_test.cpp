@@ -340,6 +340,19 @@ TEST(Planner, CountsTiedWeightsOncePerStage) {
   EXPECT_EQ(plan.stages[1].parameter_bytes, 1100u);
 }
 
+TEST(Planner, CountsTheGradientsOfAllUsesOfATiedWeightInEachStageThatHasIt) {
+  ChainCosts chain = uniform_chain(4, 3.0);
+  chain.elements[0].parameter_bytes = chain.elements[0].more_gradient_bytes = 1000;
+  chain.elements[3].parameter_bytes = 0;
+  chain.elements[3].reuses = {
+      {.previous = 0, .parameter_bytes = 1000, .more_gradient_bytes = 1000}};
+  EXPECT_EQ(plan_with_cuts(chain, {}, {}).stages[0].memory.gradient_bytes, 1200u + 1000u);
+  const std::vector<int> cut = {2};
+  const Plan plan = plan_with_cuts(chain, {}, cut);
+  EXPECT_EQ(plan.stages[0].memory.gradient_bytes, 1100u + 1000u);
+  EXPECT_EQ(plan.stages[1].memory.gradient_bytes, 1100u + 1000u);
+}
+
 TEST(Planner, CountsConstantsOnceForAllWeightVersions) {
   ChainCosts chain = uniform_chain(4, 3.0);
   chain.elements[0].constant_bytes = 5000;

@@ -155,6 +155,17 @@ TEST(ChainCosts, CountATiedWeightAgainOnlyAcrossACut) {
   ASSERT_EQ(costs.elements[3].reuses.size(), 1u);
   EXPECT_EQ(costs.elements[3].reuses[0].previous, 0);
   EXPECT_EQ(costs.elements[3].reuses[0].parameter_bytes, 400u);
+  // Each stage that has it sums up the gradients of both uses, of which the other's is sent.
+  EXPECT_EQ(costs.elements[0].more_gradient_bytes, 400u);
+  EXPECT_EQ(costs.elements[3].more_gradient_bytes, 0u);
+  EXPECT_EQ(costs.elements[3].reuses[0].more_gradient_bytes, 400u);
+  ASSERT_EQ(costs.tied.size(), 1u);
+  EXPECT_EQ(costs.tied[0].elements, (std::vector<int>{0, 3}));
+  ASSERT_EQ(costs.tied[0].uses.size(), 2u);
+  for (std::size_t use = 0; use < 2; ++use) {
+    EXPECT_EQ(costs.tied[0].uses[use].element, use == 0 ? 0 : 3);
+    EXPECT_EQ(costs.tied[0].uses[use].gradient_bytes, 400u);
+  }
   EXPECT_EQ(costs.elements[3].fixed_bytes, 512u);  // the packed form
   EXPECT_EQ(costs.elements[2].fixed_bytes, 40u);   // frozen
 }

@@ -163,6 +163,7 @@ FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
   any.replicas.clear();
   any.plan_replicas = false;
   const CoreShare cores = share_cores(any, RunSchedule(any).devices(), processes);
+  scope.several_processes = true;
   if (pipeline.topology.empty())
     scope.topology =
         topology_of_processes(*processes, pipeline.devices, measured_topology(), pipeline);

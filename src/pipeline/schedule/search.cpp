@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "pipeline/schedule/move_cuts.h"
@@ -26,6 +27,12 @@ struct Cut {
   std::size_t bytes = 0;
   int share() const { return (micro_batches + replicas - 1) / replicas; }
 };
+
+/// The stage of a plan that has an element.
+int stage_with(const Plan& plan, int element) {
+  const auto after = std::ranges::upper_bound(plan.stages, element, {}, &StagePlan::first);
+  return static_cast<int>(after - plan.stages.begin()) - 1;
+}
 
 std::vector<int> place_counts(int devices, bool fewer) {
   if (!fewer) return {devices};
@@ -213,13 +220,59 @@ ScheduleOptions options_for(const SearchRequest& request, const std::string& nam
   return options;
 }
 
+/// The stages of a plan that hold a parameter.
+std::set<int> holders_of(const TiedParameter& tied, const Plan& plan) {
+  std::set<int> stages;
+  for (const int element : tied.elements) stages.insert(stage_with(plan, element));
+  return stages;
+}
+
+/// Whether an update waits for the gradients of all stages.
+bool waits_for_gradients(const SearchRequest& request, const Cut& cut, const Plan& plan) {
+  return request.gradient_sync || std::ranges::any_of(cut.chain->tied, [&](const auto& tied) {
+           return holders_of(tied, plan).size() > 1;
+         });
+}
+
+/// The messages with gradients of parameters that several stages hold, one after the other, to each
+/// device of the others (train/network_costs.h).
+double tied_gradient_seconds(const SearchRequest& request, const Cut& cut, const Plan& plan,
+                             const Program& program) {
+  double seconds = 0;
+  if (!request.sends_tied_gradients) return seconds;
+  const auto place_of = [&](int stage) { return program.placement[at(stage)][0]; };
+  for (const TiedParameter& tied : cut.chain->tied) {
+    const std::set<int> holders = holders_of(tied, plan);
+    for (const TiedParameter::Use& use : tied.uses) {
+      const int from = place_of(stage_with(plan, use.element));
+      std::set<int> others;
+      for (const int stage : holders) others.insert(place_of(stage));
+      others.erase(from);
+      for (const int to : others) {
+        for (int row = 0; row < cut.replicas; ++row) {
+          const LinkCost link =
+              link_between(request.topology, from * cut.replicas, to * cut.replicas + row);
+          seconds += link.latency_seconds +
+                     static_cast<double>(use.gradient_bytes) / link.bytes_per_second;
+        }
+      }
+    }
+  }
+  return seconds;
+}
+
 /// A round of a cut's stages, as `request` links their devices, and what it costs.
 struct Round {
   Program program;
   Costs costs;
 };
-Round round_of(const SearchRequest& request, const ScheduleOptions& options, const Cut& cut,
+Round round_of(const SearchRequest& request, ScheduleOptions options, const Cut& cut,
                const Plan& plan) {
+  const bool waits = waits_for_gradients(request, cut, plan);
+  const bool asynchronous = is_asynchronous(describe_schedule(options.name).rule);
+  PT_CHECK(!waits || !asynchronous || plan.stages.size() == 1, kUsage,
+           "\"{}\" updates each stage separately", options.name);
+  options.gradient_sync = waits && !asynchronous;
   Round round;
   round.costs = costs_of_plan(plan, *cut.chain, cut.share());
   const LinkCost among = all_reduce_link(request.topology, 0, cut.replicas - 1);
@@ -233,6 +286,7 @@ Round round_of(const SearchRequest& request, const ScheduleOptions& options, con
     const int to = round.program.placement[static_cast<std::size_t>(edge.to_stage)][0];
     round.costs.edge_link.push_back(slowest_link(request, cut, from, to));
   }
+  round.costs.gradient_sync_seconds = tied_gradient_seconds(request, cut, plan, round.program);
   return round;
 }
 

@@ -36,6 +36,10 @@ struct SearchRequest {
   Topology topology;
   /// Stages that can compute concurrently, where devices share the cores of one machine; 0: all.
   int processors = 0;
+  /// An update needs the gradients of all stages, also where none share a parameter.
+  bool gradient_sync = false;
+  /// Devices send each other the gradients of parameters that they share; else they read them.
+  bool sends_tied_gradients = false;
   std::optional<CoreSharing> waking;  // of the threads of such devices
   int most_simulated = 16;            // most promising cuts to simulate
   int most_moved = 3;                 // fastest of these whose cuts are tuned by simulation

@@ -55,6 +55,41 @@ ChainCosts equal_elements(int count) {
   return chain;
 }
 
+/// Two stages with a parameter of 10 bytes that both use, joined by a link of 5 bytes per second.
+SearchRequest request_of_tied(const ChainCosts& chain, const char* schedule) {
+  SearchRequest request;
+  request.batch = 4;
+  request.devices = 2;
+  request.fewer_devices = false;
+  request.micro_batches = {4};
+  request.costs = [all = &chain](int) -> const ChainCosts& { return *all; };
+  request.schedules = {schedule};
+  request.recompute = Recompute::kNone;
+  request.topology.levels = {{"network", 2, 5, 0.25}};
+  return request;
+}
+
+TEST(Search, GradientsOfTiedParametersAreSent) {
+  ChainCosts chain = equal_elements(2);
+  chain.tied = {{.elements = {0, 1}, .uses = {{0, 10}, {1, 10}}}};
+  SearchRequest request = request_of_tied(chain, "1f1b");
+  const std::vector<Candidate> read = search(request);
+  request.sends_tied_gradients = true;
+  const std::vector<Candidate> sent = search(request);
+  ASSERT_EQ(read.size(), 1U);
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent[0].plan.stages.size(), 2U);
+  // Each stage sends its own to the other, one after the other.
+  EXPECT_NEAR(sent[0].step_seconds - read[0].step_seconds, 2 * (0.25 + 10.0 / 5), 1e-9);
+}
+
+TEST(Search, StagesWithTiedParametersAreUpdatedTogether) {
+  ChainCosts chain = equal_elements(2);
+  EXPECT_EQ(search(request_of_tied(chain, "pipedream-2bw")).size(), 1U);
+  chain.tied = {{.elements = {0, 1}, .uses = {{0, 10}, {1, 10}}}};
+  EXPECT_TRUE(search(request_of_tied(chain, "pipedream-2bw")).empty());
+}
+
 TEST(Search, AnyNumberOfStagesOfADevice) {
   const ChainCosts chain = equal_elements(64);
   SearchRequest request;
