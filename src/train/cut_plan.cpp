@@ -65,6 +65,7 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
                               /*gradient_sync=*/false, units);
   Program program = programs.training(units);
   set_edge_links(network, program.edges, program.placement, costs);
+  set_device_speeds(network, program, costs);
   if (network.topology()) add_sums(plan, request, *network.topology(), program, costs);
   Plan moved = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
   if (fit_together(network, moved, device_limit)) plan = std::move(moved);
@@ -89,6 +90,7 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   if (network.schedule().balances_warm_up())
     request.warm_up_tolerance = network.config().pipeline.warm_up_tolerance;
   network.set_links(request);
+  if (network.plans_speeds()) request.topology.device_speed = network.device_speeds();
   return request;
 }
 
@@ -133,6 +135,23 @@ void check_processes_have_devices(const ProfiledNetwork& network, int used, int 
            used, wanted, what, setting("replicas"));
 }
 
+/// The speeds of stages of so many devices each: those of all its devices together, as fast as the
+/// slowest. `speeds`: of the devices; empty: all are equal.
+std::vector<double> speeds_of_stages(const std::vector<int>& replicas,
+                                     const std::vector<double>& speeds) {
+  std::vector<double> out;
+  std::size_t first = 0;
+  for (const int count : replicas) {
+    double least = 1;
+    if (first + at(count) <= speeds.size())
+      least = *std::min_element(speeds.begin() + static_cast<std::ptrdiff_t>(first),
+                                speeds.begin() + static_cast<std::ptrdiff_t>(first + at(count)));
+    out.push_back(count * least);
+    first += at(count);
+  }
+  return out;
+}
+
 /// Chooses the cuts. Stores the planner's request in `request`.
 Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size_t planner_limit,
                 PlanRequest& request) {
@@ -143,6 +162,9 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     choice.micro_batches.reset();  // the run's own number may be another one
     if (!choice.replicated() && choice.stages() == network.schedule().stages())
       request.loads = network.schedule().loads(request.micro_batches);
+    int devices = choice.stages();
+    for (const DeviceRange& range : choice.devices) devices = range.first + range.count;
+    if (devices > std::ssize(request.topology.device_speed)) request.topology.device_speed.clear();
     return plan_within(network, request, planner_limit,
                        [&] { return plan_of_choice(network.costs(), request, choice); });
   }
@@ -166,10 +188,11 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
       cuts.push_back(find_cut(names, name));
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
-    request.topology.device_speed.assign(replicas.begin(), replicas.end());
+    const std::vector<double> speeds = request.topology.device_speed;
+    if (!replicas.empty()) request.topology.device_speed = speeds_of_stages(replicas, speeds);
     Plan plan = plan_within(network, request, planner_limit,
                             [&] { return plan_stages(network.costs(), request); });
-    request.topology.device_speed.clear();
+    request.topology.device_speed = speeds;
     if (replicas.empty()) {
       check_processes_have_devices(network, static_cast<int>(plan.stages.size()), request.stages,
                                    "stages");
@@ -186,6 +209,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
   // The closed forms consider replicas; the memory of one program does not.
   if (!places.empty()) {
+    if (places.back().first + places.back().count > std::ssize(request.topology.device_speed))
+      request.topology.device_speed.clear();
     request.loads.clear();
     const std::optional<Topology>& topology = network.topology();
     const int devices = network.schedule().devices();
@@ -438,6 +463,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   if (some_share_a_device(program)) request.shared_devices = program.devices;
   check_order_of_sums(network.config().pipeline, has_many_replicas(program));
   set_edge_links(network, program.edges, program.placement, costs);
+  set_device_speeds(network, program, costs);
   add_tied_gradients(network, slices, program.placement, costs);
   if (network.topology()) add_sums(plan, request, *network.topology(), program, costs);
   if (const std::optional<CoreSharing> waking = network.waking()) {

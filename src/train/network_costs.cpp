@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/index.h"
 #include "pipeline/schedule/plan_costs.h"
@@ -173,6 +174,15 @@ void set_edge_links(const ProfiledNetwork& network, const std::vector<Edge>& edg
     costs.edge_link.push_back({link.latency_seconds, LinkCost().bytes_per_second});
     if (copied) costs.edge_link.back().bytes_per_second = link.bytes_per_second;
   }
+}
+
+void set_device_speeds(const ProfiledNetwork& network, const Program& program, Costs& costs) {
+  if (network.plans_speeds()) return;
+  std::vector<double> scale;
+  for (const double speed : network.device_speeds()) scale.push_back(1 / speed);
+  if (scale.empty()) return;
+  scale.resize(at(program.devices), 1);
+  costs.device_scale = std::move(scale);
 }
 
 void add_tied_gradients(const ProfiledNetwork& network, const Slices& slices,

@@ -21,6 +21,9 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
 void set_edge_links(const ProfiledNetwork& network, const std::vector<Edge>& edges,
                     const std::vector<std::vector<int>>& placement, Costs& costs);
 
+/// Has devices of other speeds take other times, where the plan does not count that.
+void set_device_speeds(const ProfiledNetwork& network, const Program& program, Costs& costs);
+
 /// Adds to a synchronization of the stages the messages in which they hand on their gradients of
 /// weights that several of them have, between processes, or between devices that are not present.
 /// (Within one process they are read from memory.) `placement`: by stage.

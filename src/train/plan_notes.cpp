@@ -1,8 +1,6 @@
 #include "train/plan_notes.h"
 
 #include <algorithm>
-#include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -52,14 +50,11 @@ void add_prediction_notes(const ProfiledNetwork& network, Plan& plan) {
       plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
                                        setting("replicas")));
   }
-  const std::optional<Topology>& topology = network.topology();
-  if (!pipeline.topology.empty() && topology && !pipeline.plan_replicas &&
-      std::ranges::any_of(topology->device_speed | std::views::take(network.schedule().devices()),
-                          [](double speed) { return speed != 1; })) {
-    plan.notes.push_back(
-        fmt::format("the devices of topology \"{}\" differ in speed, but this plan takes each for "
-                    "a full one; {} auto counts their speeds",
-                    printable(topology->name), setting("replicas")));
+  if (!network.plans_speeds() && !network.device_speeds().empty()) {
+    plan.notes.push_back(fmt::format(
+        "the devices of topology \"{}\" differ in speed: the predicted step counts that, "
+        "but the times of stages are those of full ones",
+        printable(network.topology()->name)));
   }
   if (network.config().pipeline.topology.empty() && network.topology() && replicated &&
       !network.processes()) {

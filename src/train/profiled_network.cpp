@@ -11,6 +11,7 @@
 #include "partition/topology_file.h"
 #include "passes/batch_weight_gradients.h"
 #include "pipeline/runtime/device_thread.h"
+#include "pipeline/schedule/schedule_file.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
@@ -174,6 +175,22 @@ void ProfiledNetwork::set_links(PlanRequest& request) const {
   const TopologyLevel& link = processes() ? levels.back() : levels.front();
   request.transfer = {link.latency_seconds, link.bytes_per_second,
                       link.all_reduce_bytes_per_second};
+}
+
+std::vector<double> ProfiledNetwork::device_speeds() const {
+  const int devices = schedule().devices();
+  if (config().pipeline.topology.empty() || devices > topology_->devices()) return {};
+  std::vector<double> speeds = first_devices(*topology_, devices).device_speed;
+  speeds.resize(std::min(speeds.size(), static_cast<std::size_t>(devices)));
+  if (std::ranges::all_of(speeds, [](double speed) { return speed == 1; })) return {};
+  return speeds;
+}
+
+bool ProfiledNetwork::plans_speeds() const {
+  const PipelineConfig& pipeline = config().pipeline;
+  return !names_schedule_file(pipeline.schedule) &&
+         (!pipeline.replicas.empty() || pipeline.plan_replicas ||
+          schedule().stages() == schedule().devices());
 }
 
 BucketFloats ProfiledNetwork::bucket_floats() const {

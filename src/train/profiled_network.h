@@ -31,6 +31,10 @@ class ProfiledNetwork : public Network {
   const std::optional<Topology>& topology() const { return topology_; }
   /// Gives a plan of one device per stage the links that its cuts go over.
   void set_links(PlanRequest& request) const;
+  /// The speeds of the devices, where a topology that is named says that they differ; else empty.
+  std::vector<double> device_speeds() const;
+  /// Whether plans of stages count them: each stage has devices of its own, in order.
+  bool plans_speeds() const;
   /// Gives a plan of `stages` an equal share of the memory of a device for each of its stages, and
   /// what the optimizer keeps there.
   void set_memory(PlanRequest& request, std::size_t device_limit) const;

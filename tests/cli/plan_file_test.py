@@ -111,9 +111,29 @@ class PlanFile(Case):
         self.write("two.json", json.dumps({"schema": "pipetrain.topology/1", "name": "two", "levels": [
             {"name": "link", "count": 2, "gigabytes_per_second": 10, "latency_microseconds": 5}],
             "device": {"memory_gibibytes": 16, "teraflops_per_second": 1, "memory_gigabytes_per_second": 100, "speed": [1, 0.5]}}))
-        for replicas, says in [(["--replicas", "auto"], False), ([], True)]:
-            out, _ = self.succeed("plan", "-m", MODEL, "--gpus", "2", "--topology", "two.json", "--json", *replicas)
+        for more, says in [(["--replicas", "auto"], False), (["--replicas", "1,1"], False), (["--schedule", "1f1b"], False),
+                           (["--schedule", "interleaved-1f1b"], True)]:
+            out, _ = self.succeed("plan", "-m", MODEL, "--gpus", "2", "--topology", "two.json", "--json", *more)
             self.assertEqual(any("differ in speed" in note for note in parse(out)["notes"]), says, out)
+
+    def test_slow_devices_get_less_work(self):
+        self.succeed("new", "mlp", "--depth", "16", "--width", "64", "-o", "mlp.onnx", "-q")
+        levels = [{"name": "link", "count": 2, "gigabytes_per_second": 100, "latency_microseconds": 0.1}]
+        device = {"teraflops_per_second": 1e-2, "memory_gigabytes_per_second": 1}
+        given = ["-m", "mlp.onnx", "--topology", "links.json", "--gpus", "2", "--batch-size", "256", "--micro-batches", "8"]
+        starts, steps = {}, {}
+        for speed in (1, 0.25):
+            self.write_topology(levels, {**device, "speed": [1, speed]})
+            for layout in (["--schedule", "1f1b"], ["--replicas", "1,1"]):
+                plan = parse(self.succeed("plan", *given, *layout, "--json")[0])
+                starts[speed, layout[0]] = plan["stages"][1]["first_index"]
+            for schedule in ("1f1b", "interleaved-1f1b"):
+                row = parse(self.succeed("simulate", *given, "--schedule", schedule, "--json")[0])["rows"][0]
+                steps[speed, schedule] = row["step_ms"]
+        for layout in ("--schedule", "--replicas"):
+            self.assertGreater(starts[0.25, layout], starts[1, layout] + 3)
+        for schedule in ("1f1b", "interleaved-1f1b"):
+            self.assertGreater(steps[0.25, schedule], 1.2 * steps[1, schedule])
 
     def write_topology(self, levels, device=None):
         self.write("links.json", json.dumps({"schema": "pipetrain.topology/1", "name": "links", "levels": levels, **({"device": device} if device else {})}))

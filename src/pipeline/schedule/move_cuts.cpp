@@ -21,8 +21,13 @@ constexpr int kDistances[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 /// Simulates a program with different cuts.
 class RoundTimer {
  public:
-  RoundTimer(const ChainCosts& chain, Program program, Costs costs)
-      : chain_(chain), program_(std::move(program)), costs_(std::move(costs)), before_(1) {
+  /// `speeds`: of the stages, as the plan counts them; empty: all 1.
+  RoundTimer(const ChainCosts& chain, std::vector<double> speeds, Program program, Costs costs)
+      : chain_(chain),
+        speeds_(std::move(speeds)),
+        program_(std::move(program)),
+        costs_(std::move(costs)),
+        before_(1) {
     for (const ChainCost& element : chain.elements) {
       Sums sums = before_.back();
       sums.forward += element.forward_seconds;
@@ -45,11 +50,12 @@ class RoundTimer {
       const Sums& begin = before_[s == 0 ? 0 : at(cuts[s - 1])];
       const Sums& end = s == cuts.size() ? before_.back() : before_[at(cuts[s])];
       StageSeconds& stage = costs_.stage[s];
-      stage.forward = stage.recompute = end.forward - begin.forward;
-      stage.backward_input = end.input - begin.input;
-      stage.backward_weight = end.weight - begin.weight;
+      const double speed = s < speeds_.size() ? speeds_[s] : 1;
+      stage.forward = stage.recompute = (end.forward - begin.forward) / speed;
+      stage.backward_input = (end.input - begin.input) / speed;
+      stage.backward_weight = (end.weight - begin.weight) / speed;
       stage.backward = stage.backward_input + stage.backward_weight;
-      stage.update = end.step - begin.step;
+      stage.update = (end.step - begin.step) / speed;
     }
     for (Edge& edge : program_.edges) {
       const auto cut = at(cuts[at(std::min(edge.from_stage, edge.to_stage))]);
@@ -64,6 +70,7 @@ class RoundTimer {
     double forward = 0, input = 0, weight = 0, step = 0;
   };
   const ChainCosts& chain_;
+  std::vector<double> speeds_;
   Program program_;
   Costs costs_;
   std::vector<Sums> before_;  // of the elements before
@@ -99,7 +106,7 @@ std::optional<Plan> plan_like(const Plan& other, const ChainCosts& chain,
 Plan move_cuts(const ChainCosts& chain, const PlanRequest& request, const Plan& plan,
                Program program, Costs costs) {
   const int elements = static_cast<int>(chain.elements.size());
-  RoundTimer timer(chain, std::move(program), std::move(costs));
+  RoundTimer timer(chain, request.topology.device_speed, std::move(program), std::move(costs));
   std::vector<int> cuts = plan.cuts();
   // Too large to simulate every cut.
   if (timer.rounds_left() <= 2 * static_cast<int>(cuts.size())) return plan;

@@ -60,6 +60,17 @@ LinkCost all_reduce_link(const Topology& topology, int device, int other) {
   return link;
 }
 
+/// The speeds of the places of a row, each as fast as the slowest of its replicas; empty: all are
+/// equal.
+std::vector<double> place_speeds(const SearchRequest& request, const Cut& cut) {
+  const std::vector<double>& devices = request.topology.device_speed;
+  std::vector<double> speeds;
+  if (cut.places * cut.replicas > std::ssize(devices)) return speeds;
+  for (auto first = devices.begin(); std::ssize(speeds) < cut.places; first += cut.replicas)
+    speeds.push_back(*std::min_element(first, first + cut.replicas));
+  return speeds;
+}
+
 PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   PlanRequest plan;
   plan.stages = cut.places * cut.per_device;
@@ -71,6 +82,8 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   plan.recompute = cut.recompute ? Recompute::kAll : Recompute::kNone;
   const LinkCost link = link_between(request.topology, 0, cut.replicas);
   plan.transfer = {link.latency_seconds, link.bytes_per_second};
+  // Devices with several stages take their time in the simulation.
+  if (cut.per_device == 1) plan.topology.device_speed = place_speeds(request, cut);
   // The memory of 1f1b, as a first estimate.
   const int most = request.memory_units > 0 ? request.memory_units : plan.stages;
   for (int stage = 0; stage < plan.stages; ++stage)
@@ -80,8 +93,10 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
 
 /// The cut into so many stages whose slowest computes least, transfers aside: bisection of that
 /// time, with stages as long as it allows (Pinar & Aykanat 2004). In O(n + stages log n) for each
-/// time.
-std::vector<int> compute_cuts(const ChainCosts& chain, int stages, bool recompute) {
+/// time. `speeds`: of the stages; empty: all 1.
+std::vector<int> compute_cuts(const ChainCosts& chain, int stages, bool recompute,
+                              std::vector<double> speeds) {
+  speeds.resize(at(stages), 1);
   std::vector<double> before = {0};
   double largest = 0;
   for (const ChainCost& element : chain.elements) {
@@ -96,15 +111,17 @@ std::vector<int> compute_cuts(const ChainCosts& chain, int stages, bool recomput
     int first = 0;
     while (static_cast<int>(cuts.size()) + 1 < stages) {
       const auto end = std::upper_bound(before.begin() + first + 1, before.end(),
-                                        before[static_cast<std::size_t>(first)] + limit);
+                                        before[at(first)] + limit * speeds[cuts.size()]);
       // Every later stage needs an element.
       const int last = count - (stages - 1 - static_cast<int>(cuts.size()));
       first = std::clamp(static_cast<int>(end - before.begin()) - 1, first + 1, last);
       cuts.push_back(first);
     }
-    return std::pair(cuts, before.back() - before[static_cast<std::size_t>(first)]);
+    return std::pair(cuts, (before.back() - before[at(first)]) / speeds.back());
   };
-  double low = std::max(largest, before.back() / stages), high = before.back();
+  const auto [slowest, fastest] = std::ranges::minmax(speeds);
+  double low = std::max(largest, before.back() / stages) / fastest;
+  double high = before.back() / slowest;
   for (int step = 0; step < 40 && low < high; ++step) {
     const double middle = (low + high) / 2;
     (cuts_within(middle).second <= middle ? high : low) = middle;
@@ -118,7 +135,9 @@ Plan plan_of(const SearchRequest& request, const Cut& cut) {
   const double elements = static_cast<double>(cut.chain->elements.size());
   constexpr double kMostWork = 2e7;
   if (elements * elements * plan.stages <= kMostWork) return plan_stages(*cut.chain, plan);
-  return plan_with_cuts(*cut.chain, plan, compute_cuts(*cut.chain, plan.stages, cut.recompute));
+  return plan_with_cuts(
+      *cut.chain, plan,
+      compute_cuts(*cut.chain, plan.stages, cut.recompute, plan.topology.device_speed));
 }
 
 std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& per_device) {
@@ -281,6 +300,10 @@ Round round_of(const SearchRequest& request, ScheduleOptions options, const Cut&
         static_cast<std::int64_t>(plan.stages[s].parameter_bytes), cut.replicas, among);
   }
   round.program = lower(generate(options), edges_of_plan(plan, *cut.chain));
+  if (cut.per_device > 1) {
+    for (const double speed : place_speeds(request, cut))
+      round.costs.device_scale.push_back(1 / speed);
+  }
   for (const Edge& edge : round.program.edges) {
     const int from = round.program.placement[static_cast<std::size_t>(edge.from_stage)][0];
     const int to = round.program.placement[static_cast<std::size_t>(edge.to_stage)][0];

@@ -147,6 +147,19 @@ TEST(MoveCuts, LeavesWhatIsBestAlone) {
   EXPECT_EQ(moved.notes, each.plan.notes);
 }
 
+// The last device is half as fast: two of the elements there take as long as four elsewhere.
+TEST(MoveCuts, CountsTheSpeedsOfDevices) {
+  Case each("1f1b", 4, 12, 1);
+  for (ChainCost& element : each.chain.elements) {
+    element.forward_seconds = element.input_gradient_seconds = element.weight_gradient_seconds = 1;
+    element.step_seconds = 0;
+  }
+  each.request.topology.device_speed = {1, 1, 1, 0.5};
+  each.plan = plan_stages(each.chain, each.request);
+  EXPECT_EQ(each.plan.cuts().back(), 10);
+  EXPECT_GE(each.moved().cuts().back(), 10);
+}
+
 TEST(MoveCuts, KeepsToTheMemoryLimit) {
   const Case free("zb-v", 4, 14, 3);
   std::size_t needed = 0;

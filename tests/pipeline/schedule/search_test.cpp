@@ -90,6 +90,27 @@ TEST(Search, StagesWithTiedParametersAreUpdatedTogether) {
   EXPECT_TRUE(search(request_of_tied(chain, "pipedream-2bw")).empty());
 }
 
+TEST(Search, SlowDevicesGetLessOrTakeLonger) {
+  const ChainCosts chain = equal_elements(12);
+  const auto found_with = [&](const char* schedule, const std::vector<double>& speeds) {
+    SearchRequest request = request_of_tied(chain, schedule);
+    request.topology.levels = {{"link", 2, 1e12, 0}};
+    request.topology.device_speed = speeds;
+    const std::vector<Candidate> found = search(request);
+    EXPECT_EQ(found.size(), 1U) << schedule;
+    return found.empty() ? Candidate() : found[0];
+  };
+  for (const char* schedule : {"1f1b", "interleaved-1f1b"}) {
+    const double full = found_with(schedule, {}).step_seconds;
+    EXPECT_NEAR(found_with(schedule, {0.5, 0.5}).step_seconds, 2 * full, 1e-6) << schedule;
+    EXPECT_GT(found_with(schedule, {1, 0.5}).step_seconds, 1.05 * full) << schedule;
+  }
+  // Of 12 elements of 2 s each, the slower one takes 4: 8 x 2 s = 4 x 2 s / 0.5.
+  const Plan plan = found_with("1f1b", {1, 0.5}).plan;
+  EXPECT_EQ(plan.cuts(), (std::vector<int>{8}));
+  EXPECT_DOUBLE_EQ(plan.bottleneck_seconds, 16 + 4 / 1e12);
+}
+
 TEST(Search, AnyNumberOfStagesOfADevice) {
   const ChainCosts chain = equal_elements(64);
   SearchRequest request;
