@@ -41,15 +41,12 @@ struct ChainCost {
   std::vector<Reuse> reuses;
 };
 
-/// A trained parameter that several elements need. Stages that hold it send each other the
-/// gradients of their uses, once per optimizer step.
-struct TiedParameter {
-  struct Use {
-    int element = 0;
-    std::size_t gradient_bytes = 0;
-  };
-  std::vector<int> elements;  // that need it, in order
-  std::vector<Use> uses;
+/// The gradient of one use of a trained parameter that several elements need. Once per optimizer
+/// step it goes to all stages that have one of them.
+struct TiedGradient {
+  int element = 0;  // where the use is
+  std::size_t bytes = 0;
+  std::vector<int> needed_by;  // elements, in order
 };
 
 struct ChainCosts {
@@ -57,7 +54,7 @@ struct ChainCosts {
   /// bytes[i]: activations (gradients) of one micro-batch that cross a cut before element i;
   /// elements.size() + 1 long.
   std::vector<std::size_t> forward_bytes, backward_bytes;
-  std::vector<TiedParameter> tied = {};
+  std::vector<TiedGradient> tied = {};
 };
 
 }  // namespace pipetrain

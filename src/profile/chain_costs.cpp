@@ -244,28 +244,30 @@ class Attribution {
     return uses;
   }
 
-  // A parameter has an accumulator for each of its uses, wherever it is held.
+  // Stages that hold a parameter have the accumulators of all its uses. That of the first is
+  // counted as the parameter's gradient.
   void add_uses() {
     std::vector<int> accumulation_of(graph_.values.size(), -1);
     for (std::size_t i = 0; i < training_.accumulations.size(); ++i)
       accumulation_of[at(training_.accumulations[i].accumulator.index)] = static_cast<int>(i);
+    std::map<int, std::set<int>> needed_by;  // by accumulation
+    std::map<int, std::size_t> counted;
     for (const Parameter& parameter : training_.parameters) {
       if (!parameter.gradient) continue;
       const std::set<int>& positions = readers_[at(parameter.value.index)];
-      TiedParameter tied{{positions.begin(), positions.end()}, {}};
-      std::size_t bytes = 0;
-      for (const int i : uses_of(parameter.gradient, accumulation_of)) {
-        const Accumulation& use = training_.accumulations[at(i)];
-        const std::size_t here = graph_[use.accumulator].type.bytes();
-        const int element = use.consumer ? position_[at(use.consumer.index)] : -1;
-        if (element >= 0) tied.uses.push_back({element, here});
-        bytes += here;
-      }
-      const std::size_t first = graph_[parameter.value].type.bytes();
-      if (bytes > first)
-        charge(positions, bytes - first, &ChainCost::more_gradient_bytes,
+      const std::set<int> uses = uses_of(parameter.gradient, accumulation_of);
+      for (const int i : uses) needed_by[i].insert(positions.begin(), positions.end());
+      if (!uses.empty()) counted[*uses.begin()] += graph_[parameter.value].type.bytes();
+    }
+    for (const auto& [i, positions] : needed_by) {
+      const Accumulation& use = training_.accumulations[at(i)];
+      const std::size_t bytes = graph_[use.accumulator].type.bytes();
+      if (bytes > counted[i])
+        charge(positions, bytes - counted[i], &ChainCost::more_gradient_bytes,
                &Reuse::more_gradient_bytes);
-      if (positions.size() > 1) out_.tied.push_back(std::move(tied));
+      const int element = use.consumer ? position_[at(use.consumer.index)] : -1;
+      if (element >= 0 && positions.size() > 1)
+        out_.tied.push_back({element, bytes, {positions.begin(), positions.end()}});
     }
   }
 

@@ -239,17 +239,17 @@ ScheduleOptions options_for(const SearchRequest& request, const std::string& nam
   return options;
 }
 
-/// The stages of a plan that hold a parameter.
-std::set<int> holders_of(const TiedParameter& tied, const Plan& plan) {
+/// The stages of a plan that need a gradient.
+std::set<int> stages_that_need(const TiedGradient& tied, const Plan& plan) {
   std::set<int> stages;
-  for (const int element : tied.elements) stages.insert(stage_with(plan, element));
+  for (const int element : tied.needed_by) stages.insert(stage_with(plan, element));
   return stages;
 }
 
 /// Whether an update waits for the gradients of all stages.
 bool waits_for_gradients(const SearchRequest& request, const Cut& cut, const Plan& plan) {
   return request.gradient_sync || std::ranges::any_of(cut.chain->tied, [&](const auto& tied) {
-           return holders_of(tied, plan).size() > 1;
+           return stages_that_need(tied, plan).size() > 1;
          });
 }
 
@@ -260,20 +260,16 @@ double tied_gradient_seconds(const SearchRequest& request, const Cut& cut, const
   double seconds = 0;
   if (!request.sends_tied_gradients) return seconds;
   const auto place_of = [&](int stage) { return program.placement[at(stage)][0]; };
-  for (const TiedParameter& tied : cut.chain->tied) {
-    const std::set<int> holders = holders_of(tied, plan);
-    for (const TiedParameter::Use& use : tied.uses) {
-      const int from = place_of(stage_with(plan, use.element));
-      std::set<int> others;
-      for (const int stage : holders) others.insert(place_of(stage));
-      others.erase(from);
-      for (const int to : others) {
-        for (int row = 0; row < cut.replicas; ++row) {
-          const LinkCost link =
-              link_between(request.topology, from * cut.replicas, to * cut.replicas + row);
-          seconds += link.latency_seconds +
-                     static_cast<double>(use.gradient_bytes) / link.bytes_per_second;
-        }
+  for (const TiedGradient& tied : cut.chain->tied) {
+    const int from = place_of(stage_with(plan, tied.element));
+    std::set<int> others;
+    for (const int stage : stages_that_need(tied, plan)) others.insert(place_of(stage));
+    others.erase(from);
+    for (const int to : others) {
+      for (int row = 0; row < cut.replicas; ++row) {
+        const LinkCost link =
+            link_between(request.topology, from * cut.replicas, to * cut.replicas + row);
+        seconds += link.latency_seconds + static_cast<double>(tied.bytes) / link.bytes_per_second;
       }
     }
   }

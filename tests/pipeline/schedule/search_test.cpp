@@ -71,7 +71,7 @@ SearchRequest request_of_tied(const ChainCosts& chain, const char* schedule) {
 
 TEST(Search, GradientsOfTiedParametersAreSent) {
   ChainCosts chain = equal_elements(2);
-  chain.tied = {{.elements = {0, 1}, .uses = {{0, 10}, {1, 10}}}};
+  chain.tied = {{0, 10, {0, 1}}, {1, 10, {0, 1}}};
   SearchRequest request = request_of_tied(chain, "1f1b");
   const std::vector<Candidate> read = search(request);
   request.sends_tied_gradients = true;
@@ -86,7 +86,7 @@ TEST(Search, GradientsOfTiedParametersAreSent) {
 TEST(Search, StagesWithTiedParametersAreUpdatedTogether) {
   ChainCosts chain = equal_elements(2);
   EXPECT_EQ(search(request_of_tied(chain, "pipedream-2bw")).size(), 1U);
-  chain.tied = {{.elements = {0, 1}, .uses = {{0, 10}, {1, 10}}}};
+  chain.tied = {{0, 10, {0, 1}}, {1, 10, {0, 1}}};
   EXPECT_TRUE(search(request_of_tied(chain, "pipedream-2bw")).empty());
 }
 
