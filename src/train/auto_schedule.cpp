@@ -52,6 +52,7 @@ class CostsBySize {
   int processors() const { return own_->processors(); }
   std::optional<CoreSharing> waking() const { return own_->waking(); }
   bool estimated() const { return own_->estimated(); }
+  std::vector<double> device_speeds() const { return own_->device_speeds(); }
   /// Whether a step may be skipped.
   bool skips() const { return own_->loss_scaling().skips; }
   const ChainCosts& at(int micro_batches) {
@@ -131,6 +132,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
     request.shared_bytes_per_parameter_byte = state_slots(config.optimization.optimizer);
   if (!config.pipeline.topology.empty()) {
     request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
+    request.topology.device_speed = costs.device_speeds();
     if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;
   } else if (scope.topology) {
     request.topology = first_devices(*scope.topology, request.devices);

@@ -176,6 +176,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     const bool is_named = !network.config().pipeline.topology.empty();
     if (topology && (is_named || request.devices <= topology->devices()))
       request.topology = first_devices(*topology, request.devices);
+    request.topology.device_speed = network.device_speeds();
     // Programs number devices without gaps.
     Plan plan = without_gaps(network.costs(), request, plan_devices(network.costs(), request));
     check_processes_have_devices(network, plan.devices(), request.devices, "devices");

@@ -182,6 +182,10 @@ std::vector<double> ProfiledNetwork::device_speeds() const {
   if (config().pipeline.topology.empty() || devices > topology_->devices()) return {};
   std::vector<double> speeds = first_devices(*topology_, devices).device_speed;
   speeds.resize(std::min(speeds.size(), static_cast<std::size_t>(devices)));
+  if (!speeds.empty() && !estimated_ && config().pipeline.profile_path.empty()) {
+    const double first = speeds.front();
+    for (double& speed : speeds) speed /= first;
+  }
   if (std::ranges::all_of(speeds, [](double speed) { return speed == 1; })) return {};
   return speeds;
 }

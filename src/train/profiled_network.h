@@ -32,6 +32,7 @@ class ProfiledNetwork : public Network {
   /// Gives a plan of one device per stage the links that its cuts go over.
   void set_links(PlanRequest& request) const;
   /// The speeds of the devices, where a topology that is named says that they differ; else empty.
+  /// In a run whose kernels are timed here, on its first device, that one has speed 1.
   std::vector<double> device_speeds() const;
   /// Whether plans of stages count them: each stage has devices of its own, in order.
   bool plans_speeds() const;
