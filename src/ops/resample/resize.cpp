@@ -141,6 +141,7 @@ void resize_axes(ImportContext& context, const Target& target, const Attributes&
     // Before opset 11; the node cases of ONNX 1.5 and ONNX Runtime round up where an axis shrinks.
     if (sampling.text("nearest", "") == kSimple)
       attributes.set("nearest", std::string(target.scales[axis] < 1 ? "ceil" : "floor"));
+    check_resampling(attributes, shape[axis]);
     x = context.builder().add("Resample", {x}, std::move(attributes));
   }
   context.set_output(0, x);
@@ -180,14 +181,11 @@ void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
     attributes.set("scale", target.scales[axis]);
     attributes.set("start", crop.start[axis]);
     attributes.set("end", crop.end[axis]);
-    const ResizeMap map = make_resize_map(attributes, shape[axis]);
+    const std::vector<float> reads = outputs_inside(attributes, shape[axis]);
     std::vector<std::int64_t> dims(shape.rank(), 1);
     dims[axis] = target.sizes[axis];
-    HostTensor reads(TensorType{DType::kFloat32, Shape(dims)});
-    for (std::size_t i = 0; i + 1 < map.first.size(); ++i) {
-      reads.span<float>()[i] = map.first[i] < map.first[i + 1] ? 1.0F : 0.0F;
-    }
-    inside = builder.add("Mul", {inside, builder.constant(reads)});
+    inside =
+        builder.add("Mul", {inside, builder.constant(HostTensor::of<float>(Shape(dims), reads))});
     x = builder.add("Resample", {x}, std::move(attributes));
   }
   const double value = context.attributes().real("extrapolation_value", 0);

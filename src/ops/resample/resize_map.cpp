@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -18,6 +21,17 @@ struct Sampling {
   double start, end;  // of tf_crop_and_resize, as fractions of the axis
 
   bool crops() const { return coordinates == "tf_crop_and_resize"; }
+  /// Whether position x is left out, which only crops do.
+  bool leaves_out(double x) const {
+    return crops() && (x < 0 || x > static_cast<double>(inputs - 1));
+  }
+  /// Antialiasing widens the kernel when the axis shrinks.
+  double stretch() const { return antialias ? std::min(1.0, scale) : 1.0; }
+  /// How many elements away an output may read.
+  double reach() const {
+    if (mode == "nearest") return 1;
+    return (mode == "cubic" ? 2 : 1) / stretch();
+  }
   /// Whether the scale is the quotient of the sizes: given as them, or equal to it.
   bool from_sizes() const {
     return scale == static_cast<double>(outputs) / static_cast<double>(inputs);
@@ -50,19 +64,17 @@ double position(const Sampling& s, std::int64_t i) {
     const double adjustment = static_cast<double>(s.outputs) / outputs;
     return inputs / 2 * (1 - adjustment) + half_pixel;
   }
-  if (s.crops()) {
-    if (s.outputs == 1) return (s.start + s.end) / 2 * (inputs - 1);
-    return (s.start + x * (s.end - s.start) / static_cast<double>(s.outputs - 1)) * (inputs - 1);
-  }
-  PT_FAIL(kModel, "Resize with coordinates \"{}\" is not supported", printable(s.coordinates));
+  if (s.coordinates == "tf_half_pixel_for_nn") return scaled_back(s, x + 0.5);
+  // tf_crop_and_resize
+  if (s.outputs == 1) return (s.start + s.end) / 2 * (inputs - 1);
+  return (s.start + x * (s.end - s.start) / static_cast<double>(s.outputs - 1)) * (inputs - 1);
 }
 
 std::int64_t nearest_input(const Sampling& s, double x) {
   if (s.nearest == "round_prefer_floor") return static_cast<std::int64_t>(std::ceil(x - 0.5));
   if (s.nearest == "round_prefer_ceil") return static_cast<std::int64_t>(std::floor(x + 0.5));
   if (s.nearest == "floor") return static_cast<std::int64_t>(std::floor(x));
-  if (s.nearest == "ceil") return static_cast<std::int64_t>(std::ceil(x));
-  PT_FAIL(kModel, "Resize has no nearest_mode \"{}\"", printable(s.nearest));
+  return static_cast<std::int64_t>(std::ceil(x));
 }
 
 /// The kernel of Keys (1981) with parameter a.
@@ -77,20 +89,18 @@ void add_row(const Sampling& s, double x, ResizeMap& map) {
   const auto inside = [&](std::int64_t at) {
     return std::clamp<std::int64_t>(at, 0, s.inputs - 1);
   };
-  if (s.crops() && (x < 0 || x > static_cast<double>(s.inputs - 1))) return;
+  if (s.leaves_out(x)) return;
   if (s.mode == "nearest") {
     map.index.push_back(inside(nearest_input(s, x)));
     map.weight.push_back(1);
     return;
   }
   const bool cubic = s.mode == "cubic";
-  // Antialiasing widens the kernel when the axis shrinks.
-  const double stretch = s.antialias ? std::min(1.0, s.scale) : 1.0;
-  const double reach = (cubic ? 2 : 1) / stretch;
+  const double stretch = s.stretch();
   const std::size_t begin = map.weight.size();
   double total = 0;
   const auto floor = static_cast<std::int64_t>(std::floor(x));
-  const auto low = static_cast<std::int64_t>(std::floor(-reach)) + 1;
+  const auto low = static_cast<std::int64_t>(std::floor(-s.reach())) + 1;
   for (std::int64_t at = floor + low; at <= floor + 1 - low; ++at) {
     const double distance = (static_cast<double>(at) - x) * stretch;
     double weight =
@@ -110,9 +120,12 @@ void add_row(const Sampling& s, double x, ResizeMap& map) {
   for (std::size_t k = begin; k < map.weight.size(); ++k) map.weight[k] /= total;
 }
 
-}  // namespace
+bool is_among(const std::string& name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
-ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs) {
+/// Checked: everything else can be computed.
+Sampling sampling_of(const Attributes& attributes, std::int64_t inputs) {
   const Sampling sampling{attributes.text("mode", "nearest"),
                           attributes.text("coordinates", "half_pixel"),
                           attributes.text("nearest", "round_prefer_floor"),
@@ -124,10 +137,43 @@ ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs) {
                           attributes.flag("exclude_outside"),
                           attributes.real("start", 0),
                           attributes.real("end", 1)};
-  PT_CHECK(sampling.mode == "nearest" || sampling.mode == "linear" || sampling.mode == "cubic",
-           kModel, "Resize has no mode \"{}\"", printable(sampling.mode));
+  PT_CHECK(is_among(sampling.mode, {"nearest", "linear", "cubic"}), kModel,
+           "Resize has no mode \"{}\"", printable(sampling.mode));
+  PT_CHECK(is_among(sampling.coordinates,
+                    {"half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners",
+                     "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"}),
+           kModel, "Resize with coordinates \"{}\" is not supported",
+           printable(sampling.coordinates));
+  PT_CHECK(
+      sampling.mode != "nearest" ||
+          is_among(sampling.nearest, {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}),
+      kModel, "Resize has no nearest_mode \"{}\"", printable(sampling.nearest));
   PT_CHECK(sampling.scale > 0 && inputs > 0, kModel,
            "Resize needs a positive scale and at least one element");
+  constexpr double kMostReads = 1e9;
+  PT_CHECK(static_cast<double>(sampling.outputs) * sampling.reach() < kMostReads, kModel,
+           "Resize to {} elements by a scale of {} reads too many", sampling.outputs,
+           sampling.scale);
+  return sampling;
+}
+
+}  // namespace
+
+void check_resampling(const Attributes& attributes, std::int64_t inputs) {
+  sampling_of(attributes, inputs);
+}
+
+std::vector<float> outputs_inside(const Attributes& attributes, std::int64_t inputs) {
+  const Sampling sampling = sampling_of(attributes, inputs);
+  std::vector<float> inside;
+  for (std::int64_t i = 0; i < sampling.outputs; ++i) {
+    inside.push_back(sampling.leaves_out(position(sampling, i)) ? 0.0F : 1.0F);
+  }
+  return inside;
+}
+
+ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs) {
+  const Sampling sampling = sampling_of(attributes, inputs);
   ResizeMap map;
   map.first.push_back(0);
   for (std::int64_t i = 0; i < sampling.outputs; ++i) {

@@ -15,7 +15,12 @@ struct ResizeMap {
   std::vector<double> weight;       // [terms]
 };
 
-/// The matrix of Resample with these attributes (see resize.cpp) over `inputs` elements.
+/// Error (kModel) for attributes of Resample (see resize.cpp) that no matrix can be made of.
+void check_resampling(const Attributes& attributes, std::int64_t inputs);
+/// 1 for each output at a position inside the input, 0 for others: of tf_crop_and_resize, which
+/// reads nothing there.
+std::vector<float> outputs_inside(const Attributes& attributes, std::int64_t inputs);
+/// The matrix of Resample with these attributes over `inputs` elements.
 ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs);
 /// The transposed matrix; terms stay in the order of the old outputs.
 ResizeMap transpose(const ResizeMap& map, std::int64_t inputs);

@@ -68,6 +68,18 @@ TEST(Resize, EveryModeAndCoordinateSystem) {
   }
 }
 
+// TensorFlow's nearest neighbor reads element floor((i + 1/2) · 6 / 9).
+TEST(Resize, TensorFlowsNearestNeighbor) {
+  const auto with = [](const std::string& rounding) {
+    return resize({{"coordinate_transformation_mode", std::string("tf_half_pixel_for_nn")},
+                   {"nearest_mode", rounding}},
+                  {}, {9})
+        .run()[0];
+  };
+  expect_values(with("floor"), {9}, {3, 1, 1, 4, 1, 1, 5, 9, 9});
+  expect_values(with("round_prefer_floor"), {9}, {3, 1, 4, 4, 1, 5, 5, 9, 9});
+}
+
 // The size is the product in float32, rounded down. Expected values from ONNX Runtime.
 TEST(Resize, SizesFromScales) {
   const auto sizes = [](std::int64_t size, float scale) {
@@ -250,6 +262,14 @@ TEST(Resize, CropsAndExtrapolates) {
 
 TEST(Resize, WhatIsNotSupportedIsRefused) {
   expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
+  const auto refuses = [](const std::string& attribute) {
+    expect_error(ErrorKind::kModel, "\"middle\"", [&] {
+      resize({{attribute, std::string("middle")}}, {2});
+    });
+  };
+  refuses("mode");
+  refuses("coordinate_transformation_mode");
+  refuses("nearest_mode");
 }
 
 // With pytorch_half_pixel a single output is at the first input, as specified.
