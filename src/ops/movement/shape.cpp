@@ -113,9 +113,12 @@ void import_eye_like(ImportContext& context) {
   PT_CHECK(shape.rank() == 2, kModel, "EyeLike needs a matrix, got {}", shape.text());
   const auto dtype = static_cast<DType>(
       context.attributes().integer("dtype", static_cast<std::int64_t>(context.type(0).dtype)));
-  const std::int64_t k = context.attributes().integer("k", 0);
-  HostTensor out(TensorType{dtype, shape});
-  const bool known = visit_number(dtype, [&]<class T>(T) {
+  const std::int64_t k = std::clamp(context.attributes().integer("k", 0), -shape[0], shape[1]);
+  const DType made = is_float(dtype) ? DType::kFloat32 : dtype;
+  const TensorType type{made, shape};
+  expect_reasonable(type);
+  HostTensor out(type);
+  const bool known = visit_number(made == DType::kBool ? DType::kUint8 : made, [&]<class T>(T) {
     for (std::int64_t row = 0; row < shape[0]; ++row) {
       if (row + k >= 0 && row + k < shape[1]) out.view().as<T>()[row * shape[1] + row + k] = T(1);
     }

@@ -74,6 +74,21 @@ TEST(ShapeImport, EyeLike) {
   expect_values(folded("EyeLike", 9, {{"k", std::int64_t{1}}}, {x}), {2, 3}, {0, 1, 0, 0, 0, 1});
   expect_values(folded("EyeLike", 9, {{"k", std::int64_t{-1}}, {"dtype", std::int64_t{7}}}, {x}),
                 {2, 3}, {0, 0, 0, 1, 0, 0});
+  const auto made = [](DType input, std::int64_t dtype) {
+    const Attributes given = dtype ? Attributes{{"dtype", dtype}} : Attributes{};
+    const HostTensor eye =
+        folded("EyeLike", 22, given, {data(HostTensor(TensorType{input, {2, 3}}))});
+    expect_values(eye, {2, 3}, {1, 0, 0, 0, 1, 0});
+    return eye.type().text();
+  };
+  EXPECT_EQ(made(DType::kFloat32, 9), "bool (2, 3)");
+  EXPECT_EQ(made(DType::kBool, 0), "bool (2, 3)");
+  // Floating-point constants become float32.
+  EXPECT_EQ(made(DType::kFloat32, 10), "float32 (2, 3)");
+  EXPECT_EQ(made(DType::kFloat32, 16), "float32 (2, 3)");
+  EXPECT_EQ(made(DType::kInt64, 11), "float32 (2, 3)");
+  expect_values(folded("EyeLike", 22, {{"k", std::numeric_limits<std::int64_t>::max()}}, {x}),
+                {2, 3}, {0, 0, 0, 0, 0, 0});
 }
 
 TEST(ShapeImport, NonZeroUniqueWindows) {
