@@ -236,11 +236,19 @@ ValueId sum_of_squares(ImportContext& context) {
   return reduce(context, "ReduceSum", squares, axes_of(context));
 }
 void import_sum_square(ImportContext& context) { context.set_output(0, sum_of_squares(context)); }
+
+void expect_floats(const ImportContext& context) {
+  PT_CHECK(is_float(context.type(0).dtype), kModel, "{} takes floats, got {}", context.op_type(),
+           context.type(0).text());
+}
+
 // The gradient of a norm at zero is undefined; it is set to 0.
 void import_l2(ImportContext& context) {
+  expect_floats(context);
   context.set_output(0, composed::root(context.builder(), sum_of_squares(context), 2));
 }
 void import_log_sum(ImportContext& context) {
+  expect_floats(context);
   const ValueId sum = reduce(context, "ReduceSum", context.input(0), axes_of(context));
   context.set_output(0, context.builder().add("Log", {sum}));
 }
@@ -251,8 +259,7 @@ void import_log_sum_exp(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Ints axes = axes_of(context);
   if (axes.empty()) return context.set_output(0, context.input(0));
-  PT_CHECK(is_float(context.type(0).dtype), kModel, "ReduceLogSumExp takes floats, got {}",
-           context.type(0).text());
+  expect_floats(context);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const DType dtype = context.type(0).dtype;
   const auto number = [&](double value) { return builder.scalar(value, dtype); };

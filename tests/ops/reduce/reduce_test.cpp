@@ -256,9 +256,11 @@ TEST(ReduceImport, Compositions) {
   const Imported limits = import_node("ReduceLogSumExp", 13,
                                       {{"axes", Ints{1}}, {"keepdims", std::int64_t{0}}}, {rows});
   expect_values(limits.run()[0], {4}, {-kInfinity, 3, kInfinity, kNaN});
-  expect_error(ErrorKind::kModel, "ReduceLogSumExp takes floats", [] {
-    import_node("ReduceLogSumExp", 18, {}, {data(int64s({2}, {1, 2}))});
-  });
+  for (const std::string op : {"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}) {
+    expect_error(ErrorKind::kModel, op + " takes floats", [&] {
+      import_node(op, 18, {}, {data(int64s({2}, {1, 2}))});
+    });
+  }
 }
 
 // Two equal extremes get half each; central differences agree.
