@@ -21,6 +21,12 @@ class Attributes {
 
   Attributes() = default;
   Attributes(std::initializer_list<std::pair<std::string, Value>> items) : items_(items) {}
+  /// Of any number of items; no name may be in them twice.
+  static Attributes of(std::vector<std::pair<std::string, Value>> items) {
+    Attributes out;
+    out.items_ = std::move(items);
+    return out;
+  }
 
   bool has(std::string_view name) const { return find(name) != nullptr; }
   void set(std::string name, Value value);

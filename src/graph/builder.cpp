@@ -64,6 +64,8 @@ namespace {
 
 /// Rejects absurd sizes: model files are untrusted.
 void check_size(const TensorType& type) {
+  PT_CHECK(type.shape.rank() <= kMostAxesOfValue, kModel, "a result has rank {}; {} is the most",
+           type.shape.rank(), kMostAxesOfValue);
   for (const std::int64_t dim : type.shape)
     PT_CHECK(dim >= 0, kModel, "invalid result shape {}", type.shape.text());
   PT_CHECK(type.rounded_bytes() <= kMostBytesOfValue, kModel,

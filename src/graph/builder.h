@@ -11,6 +11,7 @@
 namespace pipetrain {
 
 constexpr double kMostBytesOfValue = 1099511627776.0;  // 1 TiB
+constexpr std::size_t kMostAxesOfValue = 64;           // of results; files have fewer
 
 class GraphBuilder {
  public:

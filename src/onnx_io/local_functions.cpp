@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kMaximumPrefix = 100;  // longer name prefixes are abbreviated
+constexpr std::size_t kBytesOfName = 160;    // about, in what a call looks up by name
 
 /// What a body expands to; saturates, so that a bomb cannot wrap around.
 struct Size {
@@ -27,19 +29,25 @@ struct Size {
   }
 };
 
+std::size_t bytes_of_text(const std::string& text) {
+  return sizeof(std::string) + kMaximumPrefix + text.size();
+}
+
+std::size_t bytes_of_attribute(const OnnxAttribute& attribute) {
+  std::size_t bytes = sizeof(OnnxAttribute) + attribute.name.size() + attribute.s.size() +
+                      attribute.floats.size() * sizeof(float) +
+                      attribute.ints.size() * sizeof(std::int64_t);
+  for (const std::string& text : attribute.strings) bytes += bytes_of_text(text);
+  return bytes;
+}
+
 Size size_of_node(const OnnxNode& node) {
-  const auto text = [](const std::string& s) {
-    return sizeof(std::string) + kMaximumPrefix + s.size();
-  };
-  Size size{1, sizeof(OnnxNode) + text(node.name) + node.op_type.size() + node.domain.size()};
-  for (const std::string& name : node.inputs) size.bytes += text(name);
-  for (const std::string& name : node.outputs) size.bytes += text(name);
-  for (const OnnxAttribute& attribute : node.attributes) {
-    size.bytes += sizeof(OnnxAttribute) + attribute.name.size() + attribute.s.size() +
-                  attribute.floats.size() * sizeof(float) +
-                  attribute.ints.size() * sizeof(std::int64_t);
-    for (const std::string& s : attribute.strings) size.bytes += text(s);
-  }
+  Size size{1,
+            sizeof(OnnxNode) + bytes_of_text(node.name) + node.op_type.size() + node.domain.size()};
+  for (const std::string& name : node.inputs) size.bytes += bytes_of_text(name);
+  for (const std::string& name : node.outputs) size.bytes += bytes_of_text(name);
+  for (const OnnxAttribute& attribute : node.attributes)
+    size.bytes += bytes_of_attribute(attribute);
   return size;
 }
 
@@ -84,6 +92,7 @@ class Inliner {
 
  private:
   using Key = std::tuple<std::string, std::string, std::string>;
+  using Values = std::map<std::string_view, const OnnxAttribute*>;  // of attributes, by name
 
   std::optional<std::size_t> find(const FileNode& node) const {
     const auto found = by_name_.find({node.node.domain, node.node.op_type, node.overload});
@@ -105,11 +114,18 @@ class Inliner {
              "local functions are nested deeper than {} levels, at {}", limits_.depth,
              printable(function.label()));
     open_.push_back(index);
-    Size size{function.outputs.size(), function.outputs.size() * sizeof(OnnxNode)};
+    Size size{function.outputs.size(),
+              function.outputs.size() * sizeof(OnnxNode) +
+                  (function.inputs.size() + function.defaults.size()) * kBytesOfName};
     for (const FileNode& node : function.nodes) {
-      const auto callee = find(node);
-      if (callee) measure(*callee);
-      size.add(callee ? *sizes_[*callee] : size_of_node(node.node));
+      Size own = size_of_node(node.node);
+      own.bytes += node.references.size() * kBytesOfName;
+      if (const auto callee = find(node)) {
+        measure(*callee);
+        own.nodes = 0;  // the call itself leaves none
+        own.add(*sizes_[*callee]);
+      }
+      size.add(own);
     }
     open_.pop_back();
     ++size.depth;
@@ -154,6 +170,10 @@ class Inliner {
           kModel, "local function {} has two inputs '{}'", printable(function.label()),
           printable(function.inputs[i]));
     }
+    Values values;
+    for (const auto* given : {&call.attributes, &function.defaults}) {
+      for (const OnnxAttribute& attribute : *given) values.emplace(attribute.name, &attribute);
+    }
     std::vector<OnnxNode> passed_through;
     for (std::size_t i = 0; i < function.outputs.size() && i < call.outputs.size(); ++i) {
       const std::string& formal = function.outputs[i];
@@ -181,18 +201,17 @@ class Inliner {
       std::ranges::for_each(node.outputs, rename);
       node.function = function.label();
       node.opset = opset_of(node.domain, function);
-      bind(body, function, call, node);
-      if (const auto callee = find(body)) {
-        expand(functions_[*callee], node, prefix);
-        continue;
+      const auto callee = find(body);
+      if (!callee) {
+        node.name = prefix + (node.name.empty() ? node.op_type : node.name);
+        charge(size_of_node(node).bytes, node);
       }
-      node.name = prefix + (node.name.empty() ? node.op_type : node.name);
-      // Bound attributes are not in the measured sizes.
-      expanded_bytes_ += size_of_node(node).bytes;
-      PT_CHECK(expanded_bytes_ <= limits_.bytes, kModel,
-               "{}: with its local functions expanded the model takes more than {} MiB",
-               node.label(), limits_.bytes >> 20);
-      out_.nodes.push_back(std::move(node));
+      bind(body, function, values, node);
+      if (callee) {
+        expand(functions_[*callee], node, prefix);
+      } else {
+        out_.nodes.push_back(std::move(node));
+      }
     }
     for (OnnxNode& node : passed_through) out_.nodes.push_back(std::move(node));
   }
@@ -204,19 +223,25 @@ class Inliner {
     return 0;
   }
 
-  // Gives `node` the attributes that its references name: from the call, or by default.
-  static void bind(const FileNode& body, const LocalFunction& function, const OnnxNode& call,
-                   OnnxNode& node) {
+  void charge(std::size_t bytes, const OnnxNode& node) {
+    expanded_bytes_ += bytes;
+    PT_CHECK(expanded_bytes_ <= limits_.bytes, kModel,
+             "{}: with its local functions expanded the model takes more than {} MiB", node.label(),
+             limits_.bytes >> 20);
+  }
+
+  // Gives `node` the attributes that its references name, from the `values` of the call.
+  void bind(const FileNode& body, const LocalFunction& function, const Values& values,
+            OnnxNode& node) {
     for (const AttributeReference& reference : body.references) {
-      const OnnxAttribute* value = call.find_attribute(reference.source);
-      for (const OnnxAttribute& standard : function.defaults) {
-        if (!value && standard.name == reference.source) value = &standard;
-      }
-      if (!value) continue;  // an optional attribute that the call does not give
+      const auto found = values.find(reference.source);
+      if (found == values.end()) continue;  // an optional attribute that the call does not give
+      const OnnxAttribute* const value = found->second;
       PT_CHECK(value->kind == reference.kind, kModel,
                "{}: attribute '{}' must be {} but the call of local function {} gives {}",
                body.node.label(), printable(reference.name), name_of(reference.kind),
                printable(function.label()), name_of(value->kind));
+      charge(bytes_of_attribute(*value), node);  // it is not in the measured sizes
       node.attributes.push_back(*value);
       node.attributes.back().name = reference.name;
       node.attributes.back().bound = true;

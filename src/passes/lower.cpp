@@ -18,34 +18,38 @@ namespace pipetrain {
 namespace {
 
 Attributes attributes_of(const OnnxNode& node) {
-  Attributes out;
+  std::vector<std::pair<std::string, Attributes::Value>> out;
   for (const OnnxAttribute& attribute : node.attributes) {
+    if (attribute.name.starts_with("__")) continue;  // the exporter's own
+    const auto add = [&](Attributes::Value value) {
+      out.emplace_back(attribute.name, std::move(value));
+    };
     using Kind = OnnxAttribute::Kind;
     switch (attribute.kind) {
       case Kind::kFloat:
-        out.set(attribute.name, static_cast<double>(attribute.f));
+        add(static_cast<double>(attribute.f));
         break;
       case Kind::kInt:
-        out.set(attribute.name, attribute.i);
+        add(attribute.i);
         break;
       case Kind::kString:
-        out.set(attribute.name, attribute.s);
+        add(attribute.s);
         break;
       case Kind::kTensor:
-        out.set(attribute.name, attribute.tensor);
+        add(attribute.tensor);
         break;
       case Kind::kFloats:
-        out.set(attribute.name, Reals(attribute.floats.begin(), attribute.floats.end()));
+        add(Reals(attribute.floats.begin(), attribute.floats.end()));
         break;
       case Kind::kInts:
-        out.set(attribute.name, attribute.ints);
+        add(attribute.ints);
         break;
       case Kind::kStrings: {  // activations of recurrent layers: "Sigmoid,Tanh"
         std::string list;
         for (const std::string& item : attribute.strings) {
           list += (list.empty() ? "" : ",") + item;
         }
-        out.set(attribute.name, std::move(list));
+        add(std::move(list));
         break;
       }
       case Kind::kGraph:
@@ -53,7 +57,7 @@ Attributes attributes_of(const OnnxNode& node) {
         break;
     }
   }
-  return out;
+  return Attributes::of(std::move(out));
 }
 
 class Lowering {

@@ -9,7 +9,7 @@ import unittest
 import zlib
 
 from hostile import HostileCase, npy_header, npz
-from onnx_file import BOOL, INT64, graph, model, node, tensor, value_info, varint
+from onnx_file import BOOL, INT64, attribute, graph, model, node, tensor, value_info, varint
 from program import DATA, EXIT, MODEL, field
 
 TRAIN = ["train", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--threads", "1", "--max-steps", "1", "-q"]
@@ -41,11 +41,11 @@ def sequence(*nodes, initializers=()):
 
 
 def with_functions(*functions):
-    """A model that calls the last of these functions of one input and one output."""
+    """A model that calls the last of these functions of one input and one output: name, nodes and perhaps more of its fields."""
     imports = varint(2, 17), field(1, b"me") + varint(2, 1)
     return model([PRODUCT, node(functions[-1][0], ["h"], ["y"], "it", "me")], initializers=[W]) + field(8, imports[1]) + b"".join(
         field(25, field(1, name.encode()) + field(4, b"a") + field(5, b"b") + b"".join(field(7, one) for one in nodes) +
-              b"".join(field(9, one) for one in imports) + field(10, b"me")) for name, nodes in functions)
+              b"".join(field(9, one) for one in imports) + field(10, b"me") + b"".join(more)) for name, nodes, *more in functions)
 
 
 def external(name, location):
@@ -153,6 +153,11 @@ MODELS = {
     "functions_in_a_ring": (with_functions(*[("f%d" % i, [node("f%d" % ((i + 1) % 3), ["a"], ["b"], domain="me")]) for i in range(3)]), ["me::f"]),
     "functions_that_double": (with_functions(("f0", [node("Relu", ["a"], ["b"])]), *[
         ("f%d" % i, [node("f%d" % (i - 1), ["a"], ["t"], domain="me"), node("f%d" % (i - 1), ["t"], ["b"], domain="me")]) for i in range(1, 40)]), ["me::f"]),
+    "functions_of_many_inputs": (with_functions(("f0", [node("Relu", ["a"], ["b"])], b"".join(field(4, b"a%d" % i) for i in range(100_000))), (
+        "f1", [node("f0", ["a"], [f"b{i}" if i else "b"], domain="me") for i in range(1000)])), ["local functions expanded"]),
+    "functions_of_many_attributes": (with_functions(("f", [node("Relu", ["a"], ["b"]) + b"".join(
+        field(5, field(1, b"a%d" % i) + varint(20, 2) + field(21, b"d%d" % i)) for i in range(100_000))], b"".join(
+            field(11, attribute(f"d{i}", i)) for i in range(100_000)))), ["Relu has no attribute \"a0\""]),
     "name_of_megabytes": (sequence(node("Relu", ["h"], ["y"], "n" * 5_000_000)), ["longer than the 4096 allowed"]),
     "norm_of_60_outputs": (model([PRODUCT, node("LayerNormalization", ["h", "g"], ["y", *(f"o{i}" for i in range(59))], "it")],
                                  initializers=[W, floats("g", 1, 1, 1, 1)]), ["node 'it'", "at most 3 outputs, not 60"]),
@@ -170,6 +175,11 @@ MODELS = {
                              initializers=[tensor("w", [1, 1], [1.0]), integers("shape", 1, 1 << 33)]), ["node 'it'"]),
     "cropped_to_2_to_33": (image("Resize", "roi", "", "sizes", initializers=[floats("roi", 0, 0, 0, 0, 1, 1, 1, 0.5), integers("sizes", 1, 1, 2, 1 << 33)],
                                  coordinate_transformation_mode="tf_crop_and_resize"), ["node 'it'"]),
+    "cropped_from_afar": (one("Resize", "roi", "scales", initializers=[floats("roi", 0, -5e14, 1, 5e14), floats("scales", 1, 3e-16)], opset=18,
+                              mode="linear", antialias=1, coordinate_transformation_mode="tf_crop_and_resize"), ["node 'it'", "reads too many"]),
+    "resized_in_no_way": (one("Resize", "", "scales", initializers=[floats("scales", 1, 2)], mode="fair"), ["node 'it'", "no mode \"fair\""]),
+    "rank_of_300000": (one("Unsqueeze", "axes", initializers=[integers("axes", *range(2, 300_000))]), ["node 'it'", "to rank 300000"]),
+    "rank_of_1000": (one("Reshape", "shape", initializers=[integers("shape", 0, 4, *[1] * 998)]), ["node 'it'", "rank 1000"]),
     "top_of_no_number": (one("TopK", "k", initializers=[integers("k")]), ["node 'it'", "one number"]),
     "one_hot_of_2_to_61": (model([PRODUCT, node("Cast", ["h"], ["c"], to=INT64), node("OneHot", ["c", "d", "v"], ["y"], "it")],
                                  initializers=[W, tensor("d", [], [1 << 61], INT64), floats("v", 0, 1)]), ["node 'it'"]),
@@ -202,6 +212,7 @@ LARGE = {
                       *[node("Gather", ["w", "i20000"], [f"g{i}"]) for i in range(20_000)], node("Sum", [f"g{i}" for i in range(20_000)], ["s"]),
                       node("Squeeze", ["s", "axes"], ["f"]), node("Add", ["h", "f"], ["y"])],
                      inputs=[value_info("x", ["batch", 4]), value_info("i0", ["batch", 1], INT64)], initializers=[W, integers("axes", 1)]),
+    "attributes_of_the_exporter": model([PRODUCT, node("Relu", ["h"], ["y"], "it", **{f"__{i}": i for i in range(300_000)})], initializers=[W]),
     "dropouts": model([PRODUCT, *[node("Dropout", [f"c{i}" if i else "h"], [f"c{i + 1}" if i < 99_999 else "y"], f"n{i}") for i in range(100_000)]],
                       initializers=[W]),
 }

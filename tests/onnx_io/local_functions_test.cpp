@@ -138,6 +138,31 @@ TEST(LocalFunctionsTest, OverloadsAreDifferentFunctions) {
   EXPECT_EQ(model.nodes[1].op_type, "Relu");
 }
 
+// A call looks up all inputs of its function, also those that it does not give.
+TEST(LocalFunctionsTest, ManyInputsOfManyCallsAreRefused) {
+  LocalFunction function;
+  function.domain = "d";
+  function.name = "F";
+  for (int i = 0; i < 10'000; ++i) function.inputs.push_back("a" + std::to_string(i));
+  function.outputs = {"b"};
+  FileNode relu;
+  relu.node.op_type = "Relu";
+  relu.node.inputs = {"a0"};
+  relu.node.outputs = {"b"};
+  function.nodes = {relu};
+  FileNode use;
+  use.node.op_type = "F";
+  use.node.domain = "d";
+  use.node.inputs = {"x"};
+  use.node.outputs = {"y"};
+  const auto inlined = [&](std::size_t calls) {
+    return inline_functions(std::vector<FileNode>(calls, use), {function}, {}, {},
+                            {.bytes = std::size_t{16} << 20});
+  };
+  EXPECT_EQ(inlined(3).nodes.size(), 3U);
+  EXPECT_THROW(inlined(100), Error);
+}
+
 // Nodes know their function by its label, by which export finds what it writes to.
 TEST(LocalFunctionsTest, FunctionsOfOneLabelAreRefused) {
   const auto function = [](const std::string& name, const std::string& op) {

@@ -90,6 +90,8 @@ void import_unsqueeze(ImportContext& context) {
   const Shape shape = context.type(0).shape;
   Ints axes = ints_at(context, 13, 1, "axes");
   const std::size_t rank = shape.rank() + axes.size();
+  PT_CHECK(rank <= kMostAxesOfValue, kModel, "Unsqueeze to rank {}; {} is the most", rank,
+           kMostAxesOfValue);
   for (std::int64_t& axis : axes) axis = resolve_axis(axis, static_cast<std::int64_t>(rank));
   std::vector<std::int64_t> dims;
   auto next = shape.begin();
