@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "optim/loss_scale.h"
 #include "train/replica_record.h"
 #include "train/safetensors.h"
@@ -185,12 +186,21 @@ FoundCheckpoint find_checkpoint(const std::filesystem::path& given);
 /// only.
 inline constexpr const char* kLockFile = ".lock";
 
+/// How long to wait for the lock of another process, and the kind of error if that does not end.
+struct LockPatience {
+  double seconds = 0.1;  // is_locked() holds the lock only briefly
+  ErrorKind failure = ErrorKind::kUsage;
+};
+/// Of a process that goes on where another one was lost: a file server keeps the lock of a host
+/// that is lost for a while (NFSv4: 90 s by default).
+inline constexpr LockPatience kPatienceForLost{180, ErrorKind::kDevice};
+
 /// Locks the folder of a run for one process.
 class FolderLock {
  public:
-  /// Makes the folder. Error (kUsage) when another process trains there, kResource when the folder
-  /// cannot be made.
-  explicit FolderLock(const std::filesystem::path& folder);
+  /// Makes the folder. Error when another process still trains there after that time, kResource
+  /// when the folder cannot be made.
+  explicit FolderLock(const std::filesystem::path& folder, LockPatience patience = {});
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();

@@ -11,12 +11,14 @@
 #include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/log.h"
 #include "base/output_file.h"
 #include "base/setting.h"
 #include "base/stale_files.h"
@@ -458,10 +460,17 @@ void delete_unfinished(const fs::path& folder) {
   }
 }
 
-FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockFile) {
+FolderLock::FolderLock(const fs::path& folder, LockPatience patience) : file_(folder / kLockFile) {
   make_folder(folder);
-  constexpr int kTries = 5;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  constexpr double kSoon = 1;  // seconds
+  const double begin = steady_seconds();
+  bool is_told = false;
+  for (double waited = 0; waited <= patience.seconds; waited = steady_seconds() - begin) {
+    if (waited > kSoon && !std::exchange(is_told, true))
+      log_warning("train",
+                  "another process, maybe of a lost host, has locked {}; waiting up to "
+                  "{:.0f} s for it",
+                  printable(folder.string()), patience.seconds);
     descriptor_ = open_output(file_, OutputMode::kAppend);
     const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     // Whoever held the lock before may have removed the file.
@@ -471,10 +480,11 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockFile) {
         locked.st_ino == there.st_ino)
       return;
     ::close(descriptor_);
-    if (!is_free) ::usleep(20000);  // is_locked() holds the lock only briefly
+    ::usleep(waited < kSoon ? 20'000 : 200'000);
   }
-  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another {}",
-          printable(folder.string()), setting("run-dir"));
+  throw Error(patience.failure,
+              fmt::format("another process is training in {}; wait for it, or give another {}",
+                          printable(folder.string()), setting("run-dir")));
 }
 
 FolderLock::~FolderLock() {

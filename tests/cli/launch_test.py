@@ -1,5 +1,6 @@
 """pipetrain launch: what it refuses, and a run whose processes and launcher are killed."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -109,6 +110,19 @@ class Launch(LaunchCase):
         _, err = self.process.communicate(timeout=SECONDS)
         self.assertEqual(self.process.returncode, 0, err.decode())
         self.assertIn("training ended by", err.decode())
+
+    def test_the_lock_of_a_lost_process_is_waited_for(self):
+        """A file server keeps the lock of a host that is lost; here another process takes it over."""
+        self.launch("--max-steps", "600", "--save-every", "never", options=["--commit-every", "4"])
+        self.wait_for_steps(20)
+        log = self.folder / "run/logs/process-0.log"
+        with open(self.folder / "run/.lock", "a") as lock:
+            os.kill(self.ranks()[0], signal.SIGKILL)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.wait_for(lambda: "waiting up to 180 s for it" in log.read_text() or self.process.poll() is not None)
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 1, err)
+        self.assertLessEqual(self.repeated(), 4)
 
     def test_steps_between_commits_may_be_thousands(self):
         self.launch("--max-steps", "2", options=["--commit-every", "1k"])

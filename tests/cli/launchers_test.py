@@ -1,6 +1,7 @@
 """pipetrain launch with scripts that stand in for mpirun, and with a program that is replaced."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ import unittest
 from unittest import mock
 
 from launch_case import MPI, PLUGIN, TRAIN, LaunchCase
-from program import EXIT, PROGRAM, SECONDS
+from program import EXIT, PROGRAM, SECONDS, is_alive
 
 MPIRUN = f"exec {shutil.which('mpirun')} \"${{@//node9.invalid/localhost}}\""  # node9.invalid is another name for this host
 
@@ -30,6 +31,39 @@ class Launchers(LaunchCase):
         self.assertEqual(self.process.returncode, 0, err.decode())
         self.assertEqual(out.decode(), '{"a":1}\n')
         self.assertEqual((self.folder / "run/logs/process-1.log").read_text(), "x\ny\n")
+
+    def test_a_checkpoint_that_is_under_way_is_not_the_one_that_was_asked_for(self):
+        """The stand-in is at step 50, ends a checkpoint of step 1, and saves step 50 two seconds later."""
+        self.launch(environment=self.stand_in("""save() { mkdir -p run/checkpoints/$1; echo "$1 saved" > run/checkpoints/latest; }
+trap 'save step-000001; (sleep 2; save step-000050) &' USR1
+trap 'cp run/checkpoints/latest at-end; exit 0' TERM
+echo '50 40022ba3c0000000' > run/journal.txt
+touch begun
+while :; do sleep 0.05; done"""))
+        self.wait_for((self.folder / "begun").exists)
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=SECONDS)
+        self.assertIn("step-000050", (self.folder / "at-end").read_text())
+
+    def test_steps_are_counted_where_the_status_file_is_on_another_host(self):
+        """The stand-in has process 0 write it elsewhere."""
+        mpirun = f"exec {shutil.which('mpirun')} \"${{@/here.json/there.json}}\""
+        self.launch("--max-steps", "600", "--save-every", "5", "--status-file", "here.json", options=["--max-restarts", "1"],
+                    environment=self.stand_in(mpirun))
+        for _ in range(3):
+            self.wait_for_steps(len(self.steps()) + 12)
+            left = self.ranks()
+            os.kill(left[1], signal.SIGKILL)
+            self.wait_for(lambda: not any(is_alive(process) for process in left))
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 3, err)
+        self.assertTrue((self.folder / "there.json").exists())
+        self.assertFalse((self.folder / "here.json").exists())
+
+    def test_commits_with_steps_of_the_run_are_kept_when_its_end_has_another_cause(self):
+        self.launch(environment=self.stand_in("echo '50 40022ba3c0000000' > run/journal.txt; exit 2"))
+        self.finish(EXIT["usage"])
+        self.assertIn("commits", json.loads((self.folder / "run/launch.json").read_text()))
 
     def test_a_long_line_stays_whole(self):
         length = 200_000

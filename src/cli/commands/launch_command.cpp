@@ -205,11 +205,13 @@ bool may_need_commits(int code, const LaunchedTraining& training, bool had_commi
                       bool is_dry_run) {
   // Nothing has changed for what was there before.
   if (had_commits && !training.has_trained() && (code != 0 || is_dry_run)) return true;
-  const bool may_go_on = code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
-                         code == static_cast<int>(ErrorKind::kResource) ||
-                         code == static_cast<int>(ErrorKind::kDevice) ||
-                         // An error before its first step says nothing of the steps before.
-                         (code != 0 && training.has_trained() && !training.has_trained_last());
+  const bool may_go_on =
+      code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
+      code == static_cast<int>(ErrorKind::kResource) ||
+      code == static_cast<int>(ErrorKind::kDevice) ||
+      // There are commits of this launch, and they did not lead to the error.
+      (code != 0 && training.has_trained() &&
+       (code != static_cast<int>(ErrorKind::kDiverged) || !training.has_trained_last()));
   return may_go_on && !training.has_saved();
 }
 

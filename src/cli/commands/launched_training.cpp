@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kProbeSeconds = 10;  // for a host to answer
-constexpr double kSaveSeconds = 60;   // for a checkpoint, where training does not end itself then
+constexpr double kSaveSeconds = 600;  // for a checkpoint, where training does not end itself then
 constexpr double kEndSeconds = 10;    // for a launcher to end after its processes, or a signal
 constexpr double kPollSeconds = 0.1;
 
@@ -104,7 +104,7 @@ std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts)
 
 bool LaunchedTraining::has_saved() const {
   // A step is in the journal before it is committed, so no commit is newer than the journal.
-  return (stop_began_ > 0 && has_checkpoint_since(checkpoint_before_stop_)) ||
+  return saved_since_stop() ||
          (has_checkpoint_since(first_checkpoint_) &&
           newest_step(run_.folder / "checkpoints") >= last_step_in_journal(run_.folder));
 }
@@ -160,6 +160,12 @@ bool LaunchedTraining::has_checkpoint_since(const std::string& before) const {
   return !newest.empty() && newest != before;
 }
 
+/// A checkpoint may have been under way when training was asked to stop: it has fewer steps.
+bool LaunchedTraining::saved_since_stop() const {
+  return stop_began_ > 0 && has_checkpoint_since(checkpoint_before_stop_) &&
+         newest_step(run_.folder / "checkpoints") >= step_at_stop_;
+}
+
 std::vector<std::string> LaunchedTraining::command_of_train() const {
   std::vector<std::string> command = {program_, "train"};
   command.insert(command.end(), run_.options.begin(), run_.options.end());
@@ -176,6 +182,7 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   running_ = in_launcher_order(source_.launcher, hosts, is_this_host);
   record_.add_hosts(hosts);
   status_before_ = content_of(status_path_);
+  journal_before_ = last_step_in_journal(run_.folder);
   stop_began_ = end_began_ = ended_seen_ = 0;
   stops_itself_ = is_killed_ = has_spoken_ = false;
   killed_process_ = -1;
@@ -252,6 +259,9 @@ void LaunchedTraining::stop() {
   if (!child_ || stop_began_ > 0) return;
   stop_began_ = now();
   checkpoint_before_stop_ = newest_checkpoint_name();
+  // Until these processes have completed a step, the journal ends with one of those before.
+  const std::int64_t last = last_step_in_journal(run_.folder);
+  step_at_stop_ = last == journal_before_ ? 0 : last;
   // mpirun ends processes too soon after a signal to stop. Where process 0 is here, it is told
   // itself, and tells the others; elsewhere all save first, for which both hand on a signal.
   stops_itself_ = source_.launcher == Launcher::kMpirun &&
@@ -260,11 +270,15 @@ void LaunchedTraining::stop() {
 }
 
 void LaunchedTraining::look_after() {
-  const bool has_saved = !stops_itself_ && has_checkpoint_since(checkpoint_before_stop_);
-  const bool is_late = !stops_itself_ && now() - stop_began_ > kSaveSeconds;
-  if (stop_began_ > 0 && end_began_ == 0 && (has_saved || is_late)) {
-    end_began_ = now();
-    child_->signal(SIGTERM);
+  if (stop_began_ > 0 && end_began_ == 0 && !stops_itself_) {
+    const bool has_saved = saved_since_stop(), is_late = now() - stop_began_ > kSaveSeconds;
+    if (is_late && !has_saved)
+      log_warning("launch", "training has not saved {:.0f} s after it was asked to and is ended",
+                  now() - stop_began_);
+    if (has_saved || is_late) {
+      end_began_ = now();
+      child_->signal(SIGTERM);
+    }
   }
   if (ended_seen_ == 0 && reported().code >= 0) ended_seen_ = now();
   // It may ignore signals, or wait for a host that is lost.
@@ -310,11 +324,18 @@ LaunchEnd LaunchedTraining::end_of_attempt() {
       show_line(stream, process, text);
   }
   ReportedEnd report = reported();
+  const std::int64_t last_step = last_step_in_journal(run_.folder);
+  if (report.code < 0 && !report.has_begun && last_step > 0 && last_step != journal_before_) {
+    // The status file that was given may be on the disk of another host.
+    report.has_begun = true;
+    report.steps = last_step;
+    report.from_step = std::min(journal_before_, last_step - 1);
+  }
   has_trained_last_ = report.steps > report.from_step;
   if (has_trained_last_) {
     has_trained_ = true;
     // The status file is of the last second.
-    report.steps = std::max(report.steps, last_step_in_journal(run_.folder));
+    report.steps = std::max(report.steps, last_step);
   }
   LaunchEnd end{end_of_launcher(child_->status(), report), {}};
   const int process = report.failed_process >= 0 ? report.failed_process : killed_process_;

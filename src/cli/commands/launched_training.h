@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -81,6 +82,8 @@ class LaunchedTraining final : public LaunchWorld {
   /// Whether there is a checkpoint, and another than the one of that name. A run that replaces
   /// another begins by deleting the checkpoints of that.
   bool has_checkpoint_since(const std::string& before) const;
+  /// Whether there is a checkpoint of all steps before training was asked to stop.
+  bool saved_since_stop() const;
 
   HostSource source_;
   std::vector<LaunchHost> hosts_;
@@ -100,12 +103,14 @@ class LaunchedTraining final : public LaunchWorld {
   std::array<ProcessLines, 2> lines_{ProcessLines(source_.launcher),  // of each stream
                                      ProcessLines(source_.launcher)};
   std::string status_before_;
+  std::int64_t journal_before_ = 0;  // the last step in it
   std::string checkpoint_before_stop_;
-  double stop_began_ = 0;      // 0: they have not been asked to stop
-  bool stops_itself_ = false;  // training does, when it has saved
-  bool is_killed_ = false;     // the launcher, which did not end
-  double end_began_ = 0;       // when the launcher was told to end; 0: it was not
-  double ended_seen_ = 0;      // when training had reported its end; 0: it has not
+  std::int64_t step_at_stop_ = 0;  // the last one then; 0: none, or not known
+  double stop_began_ = 0;          // 0: they have not been asked to stop
+  bool stops_itself_ = false;      // training does, when it has saved
+  bool is_killed_ = false;         // the launcher, which did not end
+  double end_began_ = 0;           // when the launcher was told to end; 0: it was not
+  double ended_seen_ = 0;          // when training had reported its end; 0: it has not
   int killed_process_ = -1;
   bool has_spoken_ = false;                 // one of them
   std::map<std::string, std::FILE*> logs_;  // null: it cannot be opened

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <optional>
 #include <set>
@@ -38,6 +39,11 @@ void call_latest(const fs::path& folder) {
 const std::set<std::string>& names_before_a_run() {
   static const std::set<std::string> names = {kLockFile, "logs", "launch.json", "status.json"};
   return names;
+}
+
+/// What `launch` starts may go on where a host was lost.
+LockPatience lock_patience() {
+  return std::getenv(kLaunchedVariable) ? kPatienceForLost : LockPatience();
 }
 
 /// Whether a folder has nothing of a run yet.
@@ -82,7 +88,7 @@ bool has_only_a_failed_run(const fs::path& folder) {
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
     if ((!left.contains(name) && !own.contains(name) && !names_before_a_run().contains(name) &&
-         !name.starts_with("crash-")) ||
+         !name.starts_with("crash-") && !name.starts_with("instructions-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
   }
@@ -257,7 +263,7 @@ void put_back_earlier_model(const FoundCheckpoint& found) {
            "\"{}\" is of another run, which was interrupted before it began; replace it by \"{}\"",
            printable((folder / kHeadFiles[0]).string()),
            printable(place_of_earlier(folder, kHeadFiles[0]).string()));
-  const FolderLock lock(folder);  // nobody else is about to replace the run
+  const FolderLock lock(folder, lock_patience());  // nobody else is about to replace the run
   for (const char* name : kHeadFiles) {
     const fs::path kept = place_of_earlier(folder, name);
     std::error_code failed;
@@ -271,7 +277,7 @@ void put_back_earlier_model(const FoundCheckpoint& found) {
 
 const fs::path& RunFolder::make_early(const Options& options) {
   path_ = without_links(make_run_folder(options, {}, is_checked_));
-  lock_.emplace(path_);  // before anything of another run there is replaced
+  lock_.emplace(path_, lock_patience());  // before anything of another run there is replaced
   keep_earlier_model(path_);
   is_early_ = true;
   is_named_ = options.run_dir.empty();
@@ -280,7 +286,7 @@ const fs::path& RunFolder::make_early(const Options& options) {
 
 const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed) {
   if (!is_early_) path_ = without_links(make_run_folder(options, resumed, is_checked_));
-  if (!lock_) lock_.emplace(path_);
+  if (!lock_) lock_.emplace(path_, lock_patience());
   may_be_latest_ &= resumed.empty();
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");

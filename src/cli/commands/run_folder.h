@@ -47,8 +47,8 @@ class RunFolder {
   /// run can begin. The model of an earlier run there is kept until settle(). Errors as begin().
   const std::filesystem::path& make_early(const Options& options);
   /// Creates the folder if needed, locks it and removes leftovers of an interrupted run. `resumed`:
-  /// the folder of the resumed run; empty: none. Error (kUsage) for a --run-dir in use, (kResource)
-  /// if the folder cannot be created.
+  /// the folder of the resumed run; empty: none. Error (kUsage) for a --run-dir in use,
+  /// (kDevice) if that is so under `launch`, (kResource) if the folder cannot be created.
   const std::filesystem::path& begin(const Options& options, const std::filesystem::path& resumed);
 
   /// From now on the folder is that of this run, and nothing of an earlier one is put back.
