@@ -283,6 +283,26 @@ std::vector<std::string> ProcessGroup::all_gather(std::string_view mine) {
   return all;
 }
 
+void ProcessGroup::fail_together(const std::optional<Error>& mine) {
+  ByteWriter here;
+  if (mine) {
+    here.put(static_cast<std::int32_t>(mine->kind()));
+    here.put_text(mine->what());
+  }
+  const std::vector<std::string> all = all_gather(here.take());
+  failed_together_ = -1;
+  for (int rank = size_ - 1; rank >= 0; --rank) {
+    if (!all[at(rank)].empty()) failed_together_ = rank;
+  }
+  if (mine) throw Error(*mine);
+  if (failed_together_ < 0) return;
+  ByteReader reader(all[at(failed_together_)]);
+  const auto kind = static_cast<ErrorKind>(reader.get<std::int32_t>());
+  Error error(kind, std::string(reader.get_text()));
+  error.add_frame("in " + name_of(failed_together_));
+  throw Error(error);
+}
+
 void ProcessGroup::say_failed(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(said_failed_, true)) return;

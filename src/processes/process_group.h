@@ -60,6 +60,11 @@ class ProcessGroup {
   int messages_to_gather() const { return size_ <= kMostPairs ? 1 : 2; }
   /// Broadcasts the bytes of process 0.
   std::string broadcast(std::string_view mine);
+  /// `mine`: what has failed here, if anything. Error in all processes if it is so in any of them:
+  /// their own, or that of the first one.
+  void fail_together(const std::optional<Error>& mine);
+  /// The first process that the last of these errors was of; -1: there was none.
+  int failed_together() const { return failed_together_; }
 
   /// Finds out which processes can read each other's memory. Called once all are known to be of the
   /// same build; until then, none can.
@@ -176,6 +181,7 @@ class ProcessGroup {
   std::list<Outgoing> outgoing_;
   std::vector<std::shared_ptr<void>> kept_;  // still used by the transport
   std::optional<Failure> failure_;
+  int failed_together_ = -1;
   bool said_failed_ = false, left_ = false;
 };
 

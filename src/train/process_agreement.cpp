@@ -107,7 +107,7 @@ void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Top
   mine.put_text(profile.backend);
   mine.put(profile.is_estimate);
   const std::string bytes = processes.broadcast(mine.take());
-  if (processes.leads()) return;
+  if (processes.leads()) return processes.fail_together({});
   ByteReader reader(bytes);
   const std::string_view text = reader.get_text();
   topology.reset();
@@ -119,9 +119,14 @@ void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Top
   profile.device = reader.get_text();
   profile.backend = reader.get_text();
   profile.is_estimate = reader.get<bool>();
-  PT_CHECK(profile.node_seconds.size() == nodes, kUsage,
-           "{} has another network than process 0, with {} nodes instead of {}",
-           processes.name_of(processes.rank()), nodes, profile.node_seconds.size());
+  std::optional<Error> other;
+  if (profile.node_seconds.size() != nodes) {
+    other.emplace(
+        ErrorKind::kUsage,
+        fmt::format("{} has another network than process 0, with {} nodes instead of {}",
+                    processes.name_of(processes.rank()), nodes, profile.node_seconds.size()));
+  }
+  processes.fail_together(other);
 }
 
 std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& order) {
@@ -173,12 +178,15 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
   for (const auto& [name, fact] : facts) mine.put_text(fact);
   const std::string bytes = processes.broadcast(mine.take());
   ByteReader reader(bytes);
+  std::optional<Error> other;
   for (const auto& [name, fact] : facts) {
-    PT_CHECK(reader.get_text() == fact, kUsage,
-             "process {} has {} than process 0; all must be started with the same options and see "
-             "the same files",
-             processes.rank(), name);
+    if (reader.get_text() == fact || other) continue;
+    other.emplace(ErrorKind::kUsage,
+                  fmt::format("process {} has {} than process 0; all must be started with the same "
+                              "options and see the same files",
+                              processes.rank(), name));
   }
+  processes.fail_together(other);
 }
 
 void put_choice(ByteWriter& writer, const PipelineConfig& pipeline) {

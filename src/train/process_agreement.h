@@ -44,7 +44,7 @@ CoreShare share_cores(const PipelineConfig& config, int devices, ProcessGroup* p
 /// names one that is not `build`.
 void check_builds(ProcessGroup& processes, std::string_view build);
 
-/// Broadcasts the profile that process 0 has measured. Error (kUsage) if another process has
+/// Broadcasts the profile that process 0 has measured. Error (kUsage) in all if another process has
 /// another graph.
 void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Topology>& topology,
                    Profile& profile);
@@ -58,7 +58,7 @@ void put_choice(ByteWriter& writer, const PipelineConfig& pipeline);
 void take_choice(ByteReader& reader, PipelineConfig& pipeline);
 
 /// Checks that all processes have the same model, weights, data, plan and options. Error
-/// (kUsage) names what differs.
+/// (kUsage) in all of them names what differs.
 void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
                      std::span<const Program* const> programs);
 

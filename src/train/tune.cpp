@@ -54,8 +54,11 @@ class StepTimes final : public TrainingObserver {
   RunRequests requests() override {
     const bool late =
         steady_seconds() > end_ && seconds_.size() >= static_cast<std::size_t>(kLeastSteps);
-    return {.stop = late || observer_.stop(), .save = false};
+    has_asked_ = late || observer_.stop();
+    return {.stop = has_asked_, .save = false};
   }
+  /// Whether the run was to end by what this process has asked for.
+  bool has_asked() const { return has_asked_; }
   /// Of the steps after the pipeline is full and memory paged in.
   std::vector<double> warm(int fill) const {
     const std::size_t skip = std::min(static_cast<std::size_t>(fill), seconds_.size() / 2 + 1);
@@ -68,6 +71,7 @@ class StepTimes final : public TrainingObserver {
  private:
   TuneObserver& observer_;
   double end_;
+  bool has_asked_ = false;
   std::vector<double> seconds_;
 };
 
@@ -126,7 +130,7 @@ class Tuning {
     repeat_the_fastest();
     choose_best();
     tell(TuneOrder::kEnd, {});
-    result_.interrupted = observer_.stop();
+    result_.interrupted = is_stopped();
     result_.seconds = elapsed();
     return std::move(result_);
   }
@@ -136,8 +140,9 @@ class Tuning {
   double left() const { return scope_.budget_seconds - elapsed(); }
   bool goes_on() {
     if (left() <= 0) result_.out_of_time = true;
-    return left() > 0 && !observer_.stop();
+    return left() > 0 && !is_stopped();
   }
+  bool is_stopped() { return stopped_elsewhere_ || observer_.stop(); }
 
   double best_measured() const {
     double best = 0;
@@ -203,7 +208,8 @@ class Tuning {
     setup_seconds_ = std::max(setup_seconds_, steady_seconds() - begin);
     const double end = start_ + scope_.budget_seconds;
     StepTimes times(observer_, std::min(end, steady_seconds() + 3 * share));
-    train(run, times);
+    const RunEnd ended = train(run, times).end;
+    if (ended == RunEnd::kStopped && !times.has_asked()) stopped_elsewhere_ = true;
     for (const double seconds : times.warm(network.asynchronous() ? network.stages() : 1))
       candidate.step_seconds.push_back(seconds);
     if (!candidate.step_seconds.empty())
@@ -261,7 +267,7 @@ class Tuning {
       for (const int threads : thread_counts()) {
         if (!all.empty() && (elapsed() - result_.search_seconds >
                                  kSearchShare * (scope_.budget_seconds - result_.search_seconds) ||
-                             observer_.stop()))
+                             is_stopped()))
           continue;
         RunConfig config = config_;
         config.model.precision = precision;
@@ -402,8 +408,9 @@ class Tuning {
   Network data_;  // read once: every other network takes its data
   TuneResult result_;
   std::set<Key> known_;
-  double luck_ = 1;           // the largest measured over predicted
-  double setup_seconds_ = 0;  // the longest between two runs
+  bool stopped_elsewhere_ = false;  // by a signal to another process
+  double luck_ = 1;                 // the largest measured over predicted
+  double setup_seconds_ = 0;        // the longest between two runs
 };
 
 }  // namespace

@@ -245,6 +245,52 @@ class Processes(ProcessCase):
             # The first is the one that failed; others are those that have passed it on.
             self.assertRegex(err.partition("while in process ")[2], f"^{failing} on ")
 
+    def test_a_file_that_only_one_process_lacks_is_named(self):
+        """Although the processes try several candidates together, some of which may be refused."""
+        levels = [{"name": "cores", "count": 2, "bytes_per_second": 1e9, "latency_seconds": 1e-6}]
+        self.write("two.json", json.dumps({"schema": "pipetrain.topology/1", "name": "two", "levels": levels}))
+        (self.folder / "elsewhere").mkdir()
+        digits = ["-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--topology", "two.json"]
+        for run in (["train", *digits, "--max-steps", "2", "--run-dir", str(self.folder / "run")],
+                    ["tune", *digits, "--gpus", "2", "--budget", "10s", "-o", str(self.folder / "fast.toml")]):
+            code, _, err = self.run_in(1, *run, ":", "-n", "1", "-wdir", str(self.folder / "elsewhere"), PROGRAM, *run)
+            self.assertEqual(code, EXIT["usage"], err)
+            self.assertEqual(err.count("error: "), 1, err)
+            self.assertIn("two.json", err)
+
+    def test_tune_names_what_differs(self):
+        (self.folder / "elsewhere").mkdir()
+        rows = digits()[:320]
+        self.write("data.csv", "\n".join(rows) + "\n")
+        self.write("elsewhere/data.csv", "\n".join([*rows[:77], rows[78], rows[77], *rows[79:]]) + "\n")
+        run = ["tune", "-m", MODEL, "--data", "data.csv", "--batch-size", "32", "--device", "cpu", "--gpus", "2", "--budget", "10s",
+               "-o", str(self.folder / "fast.toml")]
+        code, _, err = self.run_in(1, *run, ":", "-n", "1", "-wdir", str(self.folder / "elsewhere"), PROGRAM, *run)
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertIn("process 1 has other data than process 0", err)
+
+    def test_a_signal_to_any_process_stops_tune(self):
+        process = self.start_in(2, "tune", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--gpus", "2",
+                                "--budget", "2min", "-o", "fast.toml")
+        for _ in range(2):  # the head of the table and the run as given
+            process.stdout.readline()
+        os.kill(self.ranks(process)[1], signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, err.decode())
+        self.assertIn("; stopped", err.decode())
+        self.assertIn("saved    fast.toml", err.decode())
+
+    def test_each_process_keeps_its_last_instructions(self):
+        process = self.start_in(2, *DIGITS, "--stages", "2", "--max-steps", "1000000", "--save-every", "never", "--run-dir", "run")
+        self.wait_for_step("run", process)
+        ranks, file = self.ranks(process), self.folder / "run" / "instructions-1.txt"
+        os.kill(ranks[1], signal.SIGUSR2)
+        self.wait_for(lambda: file.exists() and "device 1: round " in file.read_text())
+        self.assertNotIn("device 0: ", file.read_text())
+        os.kill(ranks[0], signal.SIGTERM)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, err.decode())
+
     def test_the_status_names_the_process_that_failed(self):
         def start(run, *more):
             process = self.start_in(2, *DIGITS, "--stages", "2", "--max-steps", "2000", "--status-file", f"{run}.json", "--run-dir", run, *more)

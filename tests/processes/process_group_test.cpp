@@ -67,5 +67,30 @@ TEST(ProcessGroup, ReadsOnlyTheRightProcess) {
   EXPECT_EQ(hosts, std::vector<std::optional<bool>>(2, false));
 }
 
+// What only one process meets is an error in all, and they go on alike.
+TEST(ProcessGroup, FailsTogether) {
+  constexpr int kCount = 3;
+  MemoryWorld world(kCount, 6);
+  world.name_hosts({"a", "b", "c"});
+  Texts caught(kCount);
+  const auto errors = in_processes(world, kCount, [&](ProcessGroup& group) {
+    group.fail_together({});
+    std::optional<Error> mine;
+    if (group.rank() == 1) mine.emplace(ErrorKind::kData, "there is no file");
+    try {
+      group.fail_together(mine);
+    } catch (const Error& error) {
+      caught[static_cast<std::size_t>(group.rank())] =
+          fmt::format("{} {}", static_cast<int>(error.kind()), error.what());
+    }
+    EXPECT_EQ(group.failed_together(), 1);
+    group.fail_together({});
+    EXPECT_EQ(group.failed_together(), -1);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  const std::string elsewhere = "4 there is no file\n  while in process 1 on b";
+  EXPECT_EQ(caught, (Texts{elsewhere, "4 there is no file", elsewhere}));
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -12,6 +12,7 @@
 #include "cli/options/resume_command_line.h"
 #include "cli/output/step_recorder.h"
 #include "onnx_io/delete_model.h"
+#include "pipeline/runtime/last_instructions.h"
 #include "processes/process_group.h"
 #include "train/evaluation.h"
 #include "train/export.h"
@@ -180,7 +181,10 @@ void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& 
 int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals) {
   const std::string logs = network.all_processes()->broadcast({});
   if (logs.empty()) return 0;  // there is nothing to do
-  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.all_processes()->rank()));
+  const int rank = network.all_processes()->rank();
+  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", rank));
+  dump_last_instructions_to(fs::path(logs).parent_path() /
+                            fmt::format("instructions-{}.txt", rank));
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   training.save.patience_seconds = options.run.pipeline.timeout_seconds;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands/commands.h"
@@ -54,7 +55,27 @@ int replicas_before(const Checkpoint& checkpoint, const PipelineConfig& pipeline
   return as_many && (of_cuts == 0 || of_cuts == stages) ? replicas : 0;
 }
 
+/// The network of a candidate. A file that one process cannot read is an error in all of them, so
+/// that all go on alike.
+Network network_of_all(const RunConfig& config, ProcessGroup& processes, const Network* same_data) {
+  std::optional<Network> network;
+  std::optional<Error> failed;
+  try {
+    network.emplace(config, RunMode::kTrain, &processes, same_data);
+  } catch (const Error& error) {
+    failed = error;
+  }
+  processes.fail_together(failed);
+  return *std::move(network);
+}
+
 }  // namespace
+
+void check_files_of_process(const PipelineConfig& pipeline) {
+  if (!pipeline.topology.empty()) static_cast<void>(named_topology(pipeline.topology));
+  if (!pipeline.profile_path.empty())
+    static_cast<void>(InputFile(pipeline.profile_path, ErrorKind::kUsage));
+}
 
 int devices_with_cuts(const PipelineConfig& pipeline, int gpus) {
   const int of_cuts = pipeline.replicas.empty() ? devices_of_cuts(pipeline) : 0;
@@ -113,6 +134,7 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given,
     if (kept > 1) pipeline.replicas.assign(at(devices / kept), kept);
     return;
   }
+  check_files_of_process(pipeline);
   std::unique_ptr<PlannedNetwork> first;  // whose data the others take
   std::optional<Error> refused;
   double least = 0;
@@ -128,7 +150,7 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given,
     if (replicas > 1) config.pipeline.replicas.assign(at(stages), replicas);
     try {
       auto network = std::make_unique<PlannedNetwork>(
-          ProfiledNetwork(Network(config, RunMode::kTrain, processes, first.get())));
+          ProfiledNetwork(network_of_all(config, *processes, first.get())));
       if (network->stages() != stages || network->devices() != devices) continue;
       const double seconds = network->predicted_step_seconds();
       others += fmt::format("{}{} {}", others.empty() ? "" : ", ", text_of(stages, replicas),

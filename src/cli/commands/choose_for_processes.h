@@ -9,6 +9,10 @@ namespace pipetrain {
 class ProcessGroup;
 struct Checkpoint;
 
+/// What every process reads for itself: Error where this one cannot read it, before the processes
+/// try candidates together, whose errors do not end them.
+void check_files_of_process(const PipelineConfig& pipeline);
+
 /// The devices that stages need whose beginnings are known, from --split or a resumed checkpoint,
 /// or else `gpus`, the number that --gpus gives (0: none). Error (kUsage) where --gpus gives
 /// another number than --split.

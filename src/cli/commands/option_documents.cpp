@@ -165,7 +165,7 @@ constexpr std::string_view kSignals[][2] = {
     {"USR1", "save a checkpoint and continue"},
     {"USR2",
      "print a line of progress, and write the last instructions of each device to "
-     "RUN/instructions.txt"},
+     "RUN/instructions.txt; processes other than 0 write RUN/instructions-N.txt"},
 };
 
 constexpr std::string_view kSyntax =

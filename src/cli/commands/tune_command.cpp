@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -262,6 +263,7 @@ int tune_in(Options& options, ProcessGroup* processes) {
     scope.schedules = true;
     scope.asynchronous = options.allow_numeric && !processes;
   }
+  if (processes) check_files_of_process(options.run.pipeline);
   choose_replicas(options, processes, gives_stages);
   if (processes && options.run.pipeline.topology.empty())
     scope.topology = topology_of_processes(*processes, options.run.pipeline.devices,
@@ -283,7 +285,8 @@ int tune_in(Options& options, ProcessGroup* processes) {
       log_info("tune", "saved    {} · train: {}pipetrain --config {}", printable(output),
                processes ? fmt::format("mpirun -n {} ", processes->size()) : "", printable(output));
   }
-  return result.interrupted ? 128 + signals.stop() : 0;
+  // The signal may have reached another process.
+  return result.interrupted ? 128 + (signals.stop() != 0 ? signals.stop() : SIGTERM) : 0;
 }
 
 }  // namespace
