@@ -99,6 +99,8 @@ class ProcessGroup {
   void listen();
   /// The first failure reported by another process.
   std::optional<Failure> failure() const;
+  /// Whether no process has reported a failure, and interrupt() was not called.
+  bool can_go_on() const { return !interrupted_ && !failure(); }
   /// Throws that failure as an Error that names the process.
   void check_failure() const;
   /// Reports the failure of this process to all others, once.

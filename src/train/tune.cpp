@@ -93,9 +93,11 @@ RunConfig plain(RunConfig config) {
 /// What process 0 has the others do with a candidate.
 enum class TuneOrder : int { kPlan, kRun, kEnd };
 
-/// Errors that all processes find alike, as they plan from the same numbers.
-bool is_of_all(const Error& error) {
-  return error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kResource;
+/// Errors that all processes find alike, as they plan from the same numbers, and after which they
+/// go on with the next candidate.
+bool is_of_all(const Error& error, const ProcessGroup& processes) {
+  return (error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kResource) &&
+         processes.can_go_on();
 }
 
 class Tuning {
@@ -223,7 +225,9 @@ class Tuning {
     } catch (const Error& error) {
       // Errors of the run as given and unreadable data are reported; other candidates may not suit
       // this model.
-      if (first || error.kind() == ErrorKind::kData || (processes_ && !is_of_all(error))) throw;
+      if (first || error.kind() == ErrorKind::kData ||
+          (processes_ && !is_of_all(error, *processes_)))
+        throw;
       candidate.failure = error.message();
     }
     if (candidate.measured == 0 && candidate.failure.empty() && !first) return;  // interrupted
@@ -444,7 +448,7 @@ void follow_tune(const RunConfig& config, ProcessGroup& processes,
       PipelineRun run(network);
       train(run, observer);
     } catch (const Error& error) {
-      if (!is_of_all(error)) throw;  // else process 0 has found the same
+      if (!is_of_all(error, processes)) throw;  // else process 0 has found the same
     }
   }
 }

@@ -86,6 +86,7 @@ TEST(ProcessGroup, FailsTogether) {
     EXPECT_EQ(group.failed_together(), 1);
     group.fail_together({});
     EXPECT_EQ(group.failed_together(), -1);
+    EXPECT_TRUE(group.can_go_on());
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   const std::string elsewhere = "4 there is no file\n  while in process 1 on b";
