@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "graph/op.h"
 
@@ -69,7 +71,14 @@ void Graph::verify() const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     PT_CHECK(values[i].type.dtype != DType::kUndefined, kInternal, "value {} has no type",
              values[i].name);
-    ready[i] = !values[i].producer;
+    const NodeId producer = values[i].producer;
+    ready[i] = !producer;
+    if (!producer) continue;
+    const ValueId id{static_cast<int>(i)};
+    const bool is_result =
+        static_cast<std::size_t>(producer.index) < nodes.size() &&
+        std::ranges::find((*this)[producer].outputs, id) != (*this)[producer].outputs.end();
+    PT_CHECK(is_result, kInternal, "value {} is no result of its producer", values[i].name);
   }
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     for (const ValueId id : nodes[n].inputs) {

@@ -96,6 +96,7 @@ void Rewriter::apply() {
     for (Node& node : found->second) nodes.push_back(std::move(node));
   }
   graph_.nodes = std::move(nodes);
+  for (Value& value : graph_.values) value.producer = {};  // some are computed no more
   for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
     for (const ValueId id : graph_.nodes[n].outputs) {
       if (id) graph_[id].producer = {static_cast<int>(n)};

@@ -28,6 +28,19 @@ TEST(Builder, InfersTypesAndKeepsTheOrder) {
   EXPECT_THROW(graph.verify(), Error);
 }
 
+// As of a node that a pass has replaced.
+TEST(Builder, AProducerHasItsValueAmongItsOutputs) {
+  for (const int producer : {0, 1}) {
+    Graph graph;
+    GraphBuilder builder = make_builder(graph);
+    builder.add("Relu", {input(builder, {2})});
+    const ValueId unused = input(builder, {2});
+    graph.verify();
+    graph[unused].producer = {producer};
+    EXPECT_THROW(graph.verify(), Error) << producer;
+  }
+}
+
 TEST(Builder, FoldsConstantsButNothingThatDependsOnAParameter) {
   Graph graph;
   GraphBuilder builder = make_builder(graph);

@@ -78,6 +78,7 @@ class Primitives {
   std::string rewritten(ValueId result, double tolerance, Rewrite rewrite) {
     const HostTensor before = value_of(result);
     rewrite(graph_);
+    graph_.verify();
     remove_dead_nodes(graph_, {result});
     graph_.verify();
     expect_close(value_of(result), before, tolerance);
