@@ -169,7 +169,8 @@ class LayoutPass {
   }
 
   /// `id` in the layout that `reader` needs: itself or its reordered copy. A forward copy serves
-  /// all later readers, a backward copy only readers of the same forward node.
+  /// later forward nodes and the gradients of those, a backward copy only readers of the same
+  /// forward node.
   ValueId in_layout(ValueId id, Layout layout, const Node& reader) {
     if (graph_[id].type.layout == layout) return id;
     if (channels_last_ && is_weight(id)) {
@@ -178,7 +179,7 @@ class LayoutPass {
       return found->second;
     }
     const auto forward = copies_.find({id, layout, Part::kForward, NodeId{}});
-    if (forward != copies_.end()) return forward->second;
+    if (forward != copies_.end() && may_read(reader, forward->second)) return forward->second;
     const NodeId place = reader.part == Part::kForward ? NodeId{} : reader.gradient_of;
     if (reader.part == Part::kWeightGradient) {
       const auto earlier = copies_.find({id, layout, Part::kInputGradient, place});
@@ -187,6 +188,14 @@ class LayoutPass {
     const auto [found, added] = copies_.try_emplace({id, layout, reader.part, place});
     if (added) found->second = add_reorder(id, layout, reader.part, reader.gradient_of);
     return found->second;
+  }
+
+  /// Whether a forward copy lies before `reader` wherever the chain is cut. A gradient runs with
+  /// its forward node, and only what that reads is sure to come first.
+  bool may_read(const Node& reader, ValueId copy) const {
+    if (!reader.gradient_of) return true;
+    const std::vector<ValueId>& inputs = graph_[reader.gradient_of].inputs;
+    return std::ranges::find(inputs, copy) != inputs.end();
   }
 
   /// Whether a value depends on parameters alone.

@@ -233,18 +233,29 @@ class PrecisionPass {
     return part == Part::kInputGradient || part == Part::kWeightGradient;
   }
 
-  /// A forward copy serves all later readers, a backward copy only readers of the same forward
-  /// node; that of a weight gradient, which may be delayed, only others in it.
-  static ValueId find_copy(const Copies& copies, ValueId id, const Node& reader) {
+  /// A forward copy serves later forward nodes and the gradients of those, a backward copy only
+  /// readers of the same forward node; that of a weight gradient, which may be delayed, only others
+  /// in it.
+  ValueId find_copy(const Copies& copies, ValueId id, const Node& reader) const {
     for (const auto& [made, place] :
          {std::pair(Part::kPrepare, NodeId{}), std::pair(Part::kForward, NodeId{}),
           std::pair(Part::kInputGradient, reader.gradient_of),
           std::pair(Part::kWeightGradient, reader.gradient_of)}) {
       if (made == Part::kWeightGradient && reader.part != made) continue;
       const auto found = copies.find({id, made, place});
-      if (found != copies.end()) return found->second;
+      if (found == copies.end()) continue;
+      if (made == Part::kForward && !may_read(reader, found->second)) continue;
+      return found->second;
     }
     return {};
+  }
+
+  /// Whether a forward copy lies before `reader` wherever the chain is cut. A gradient runs with
+  /// its forward node, and only what that reads, under whatever shape, is sure to come first.
+  bool may_read(const Node& reader, ValueId copy) const {
+    if (!reader.gradient_of) return true;
+    return std::ranges::any_of(graph_[reader.gradient_of].inputs,
+                               [&](ValueId id) { return id && root(id) == root(copy); });
   }
 
   /// Adds a node that makes the narrow copy of `id`.

@@ -10,6 +10,7 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/execute.h"
+#include "support/cut_graphs.h"
 #include "support/test_tensors.h"
 
 namespace pipetrain {
@@ -346,6 +347,36 @@ TEST(Layout, WhichConvolutionsOfSequencesAreBlocked) {
   const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
   const std::vector<HostTensor> in_blocks = loss_and_gradients(training);
   for (std::size_t i = 0; i < plain.size(); ++i) test::expect_close(in_blocks[i], plain[i], 1e-4);
+}
+
+// The gradient of a Relu between row-major and blocked convolutions reads its result in blocks, as
+// the second convolution does, which may lie in a later stage.
+TEST(Layout, GradientsReadNoCopyOfALaterStage) {
+  for (const bool is_output : {false, true}) {
+    OnnxBuilder builder("sequence");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}, {"", 12}});
+    builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+    if (is_output) builder.output("relu", DType::kFloat32, {{"batch", -1}, {"", 16}, {"", 12}});
+    builder.initializer("point.w", numbers({16, 16, 1}, 1));
+    builder.initializer("wide.w", numbers({16, 16, 3}, 2));
+    builder.initializer("head.w", numbers({16 * 12, 5}, 3));
+    builder.node("Conv", {"x", "point.w"}, {"point"}, {}, "point");
+    builder.node("Relu", {"point"}, {"relu"}, {}, "relu");
+    builder.node("Conv", {"relu", "wide.w"}, {"wide"}, {OnnxAttribute::of_ints("pads", {1, 1})},
+                 "wide");
+    builder.node("Flatten", {"wide"}, {"flat"}, {}, "flat");
+    builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+    const std::string bytes = builder.bytes();
+    const TrainingGraph training =
+        build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}),
+              Layout::kBlocked8);
+    const auto gradient = std::ranges::find(training.graph.nodes, "ReluGrad",
+                                            [](const Node& node) { return node.op->name; });
+    ASSERT_NE(gradient, training.graph.nodes.end());
+    for (const ValueId id : gradient->inputs)
+      EXPECT_EQ(training.graph[id].type.layout, Layout::kBlocked8);
+    EXPECT_NO_THROW(test::cut_everywhere(training)) << training.graph.to_text();
+  }
 }
 
 // Channels 4 to 19 of a convolution's 32 are no whole blocks, 16 to 31 are.

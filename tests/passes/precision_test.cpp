@@ -13,6 +13,7 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/fuse_elementwise.h"
+#include "support/cut_graphs.h"
 #include "support/op_check.h"
 #include "support/small_networks.h"
 
@@ -363,6 +364,31 @@ TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
     return graph[ValueId{cast.first.first}].name == "n";
   };
   EXPECT_EQ(std::ranges::count_if(casts, is_cast_of_norm), 1);
+}
+
+// An LSTM's states are an output, in float: the head rounds them, the recurrence's gradient too.
+TEST(Precision, GradientsReadNoCopyOfALaterStage) {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 5}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 20}});
+  builder.output("states", DType::kFloat32, {{"", 5}, {"batch", -1}, {"", 8}});
+  builder.initializer("w", weights({1, 32, 6}));
+  builder.initializer("r", weights({1, 32, 8}));
+  builder.initializer("v", weights({8, 4}));
+  builder.initializer("direction", ints({1}));
+  const std::vector<OnnxAttribute> turned = {OnnxAttribute::of_ints("perm", {1, 0, 2})};
+  builder.node("Transpose", {"x"}, {"steps"}, turned, "steps");
+  builder.node("LSTM", {"steps", "w", "r"}, {"y"}, {OnnxAttribute::of_int("hidden_size", 8)},
+               "lstm");
+  builder.node("Squeeze", {"y", "direction"}, {"states"}, {}, "states");
+  builder.node("MatMul", {"states", "v"}, {"scores"}, {}, "head");
+  builder.node("Transpose", {"scores"}, {"samples"}, turned, "samples");
+  builder.node("Flatten", {"samples"}, {"logits"}, {}, "logits");
+  const std::string bytes = builder.bytes();
+  const TrainingGraph training =
+      build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}), kNarrow);
+  EXPECT_EQ(training.graph[node_of(training, "Lstm").outputs[0]].type.dtype, kWide);
+  EXPECT_NO_THROW(test::cut_everywhere(training)) << training.graph.to_text();
 }
 
 /// A convolution whose weight is computed in the forward pass, since it is multiplied by what the

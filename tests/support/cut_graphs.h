@@ -24,6 +24,13 @@ inline std::vector<int> even_starts(const Chain& chain, int stages) {
   return starts;
 }
 
+/// Slices a graph that is cut into two stages, once for every place of its chain.
+inline void cut_everywhere(const TrainingGraph& training) {
+  const Chain chain = linearise(training);
+  for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut)
+    slice_stages(training, stages_of_chain(training, chain, {0, cut}), 2);
+}
+
 /// Cuts all graphs where the first one is cut at the chain positions `starts`.
 inline CutGraphs cut_graphs(const std::vector<std::unique_ptr<TrainingGraph>>& graphs,
                             const std::vector<int>& starts) {
