@@ -42,11 +42,14 @@ bool is_loss(const TrainingGraph& training, std::size_t output) {
          training.graph[training.outputs[output]].type.shape.count() == 1;
 }
 
-/// Whether a scalar is computed as such or sums up something: what Squeeze has made of one value of
-/// a sample does neither.
+/// Whether a scalar is computed as such or sums up something: what Squeeze, and maybe an activation
+/// after it, have made of one value of a sample does neither.
 bool sums_up(const Graph& graph, ValueId scalar) {
+  const auto keeps_elements = [&](NodeId node) {
+    return graph[node].inputs.size() == 1 && !graph[node].op->name.starts_with("Reduce");
+  };
   NodeId node = graph[scalar].producer;
-  for (; node && graph[node].op->name == "Reshape"; node = graph[scalar].producer)
+  for (; node && keeps_elements(node); node = graph[scalar].producer)
     scalar = graph[node].inputs[0];
   return !node || graph[scalar].type.shape.rank() == 0 ||
          graph[node].op->name.starts_with("Reduce");

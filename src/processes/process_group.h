@@ -223,7 +223,7 @@ class ByteReader {
   template <class T>
   T get() {
     static_assert(std::is_trivially_copyable_v<T>);
-    T value;
+    T value{};
     const std::string_view from = next(sizeof value);
     from.copy(reinterpret_cast<char*>(&value), sizeof value);
     return value;

@@ -163,7 +163,11 @@ void take_over(const Candidate& candidate, RunConfig& config) {
   pipeline.micro_batches = candidate.micro_batches;
   pipeline.micro_batch_size = 0;
   pipeline.cuts = candidate.plan.cuts();
-  if (candidate.recompute) pipeline.recompute = Recompute::kAll;
+  // A shorter warm-up may be what makes it fit.
+  if (candidate.recompute)
+    pipeline.recompute = Recompute::kAll;
+  else if (describe_schedule(candidate.schedule).balances_warm_up)
+    pipeline.recompute = Recompute::kNone;
 }
 
 }  // namespace pipetrain

@@ -113,7 +113,8 @@ Checkpoint read_checkpoint(const fs::path& path) {
 std::optional<Checkpoint> newest_record(const fs::path& given) {
   std::error_code error;
   const bool is_one = fs::exists(given / "manifest.json", error);
-  for (const fs::path& path : is_one ? std::vector{given} : list_checkpoints(folder_at(given))) {
+  for (const fs::path& path :
+       is_one ? std::vector{given} : list_own_checkpoints(folder_at(given))) {
     try {
       const fs::path manifest = path / "manifest.json";
       std::vector<FileRecord> files;
@@ -142,8 +143,9 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {
       found.refused.push_back(error.message());
     }
   }
-  PT_CHECK(found.refused.empty(), kData, "no checkpoint in {} can be read; the newest: {}",
-           printable(folder.string()), found.refused.front());
+  PT_CHECK(found.refused.empty(), kData,
+           "no checkpoint of the run in {} can be read; the newest: {}", printable(folder.string()),
+           found.refused.front());
   return {};
 }
 

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -18,8 +17,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/input_file.h"
-#include "base/log.h"
-#include "base/output_file.h"
 #include "base/setting.h"
 #include "base/stale_files.h"
 #include "base/units.h"
@@ -176,9 +173,10 @@ void rename_given_up(const fs::path& folder, std::int64_t step) {
   for (std::size_t i = found.own; i < found.all.size(); ++i) {
     const auto& [number, path] = found.all[i];
     if (number >= step) continue;
-    std::error_code ignored;
     const fs::path renamed = folder / (std::string(kGivenUp) + checkpoint_name(number));
-    fs::remove_all(renamed, ignored);
+    std::error_code ignored;
+    if (step_named_in(folder / "best") == number) fs::remove(folder / "best", ignored);
+    if (fs::exists(renamed, ignored)) remove_checkpoint(renamed, number);
     fs::rename(path, renamed, ignored);
   }
 }
@@ -342,7 +340,8 @@ void check_may_go_back(const fs::path& checkpoint) {
 }
 
 void give_up_steps_after(const fs::path& checkpoint) {
-  if (is_newest(checkpoint)) return;
+  const NewestFirst found = newest_first(checkpoint.parent_path());
+  if (found.own > 0 && is_newest(checkpoint)) return;
   check_may_go_back(checkpoint);
   const std::string line = line_on(checkpoint);
   if (line.empty()) return;
@@ -457,47 +456,6 @@ void delete_unfinished(const fs::path& folder) {
     } else {
       fs::remove_all(path, error);
     }
-  }
-}
-
-FolderLock::FolderLock(const fs::path& folder, LockPatience patience) : file_(folder / kLockFile) {
-  make_folder(folder);
-  constexpr double kSoon = 1;  // seconds
-  const double begin = steady_seconds();
-  bool is_told = false;
-  for (double waited = 0; waited <= patience.seconds; waited = steady_seconds() - begin) {
-    if (waited > kSoon && !std::exchange(is_told, true))
-      log_warning("train",
-                  "another process, maybe of a lost host, has locked {}; waiting up to "
-                  "{:.0f} s for it",
-                  printable(folder.string()), patience.seconds);
-    descriptor_ = open_output(file_, OutputMode::kAppend);
-    const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    // Whoever held the lock before may have removed the file.
-    struct stat locked {
-    }, there{};
-    if (is_free && ::fstat(descriptor_, &locked) == 0 && ::stat(file_.c_str(), &there) == 0 &&
-        locked.st_ino == there.st_ino)
-      return;
-    ::close(descriptor_);
-    ::usleep(waited < kSoon ? 20'000 : 200'000);
-  }
-  throw Error(patience.failure,
-              fmt::format("another process is training in {}; wait for it, or give another {}",
-                          printable(folder.string()), setting("run-dir")));
-}
-
-FolderLock::~FolderLock() {
-  ::unlink(file_.c_str());
-  ::close(descriptor_);
-}
-
-bool is_locked(const fs::path& folder) {
-  try {
-    const InputFile file(folder / kLockFile, ErrorKind::kResource);
-    return ::flock(file.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  } catch (const Error&) {
-    return false;  // there is no such file
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "data/rows/image_column.h"
+#include "data/rows/readers.h"
 #include "train/network.h"
 
 namespace pipetrain {
@@ -30,8 +31,14 @@ bool is_image_shape(const nlohmann::json& dims) {
 std::map<std::string, Shape> open_image_shapes(const Network& network) {
   std::map<std::string, Shape> out;
   const TrainingGraph& training = network.graph();
+  const auto rank_of = [&](ValueId value) { return training.graph[value].type.shape.rank(); };
+  // A model that computes its loss itself takes the labels of pixels as an input.
   const ValueId label = training.loss.label;
-  if (label && training.graph[label].type.shape.rank() > 2) return out;
+  const auto labels_pixels = [&](const GraphInput& input) {
+    const std::size_t rank = rank_of(input.value);
+    return rank == 3 || (rank == 4 && role_of_name(input.name) == ColumnRole::kLabel);
+  };
+  if (label ? rank_of(label) > 2 : std::ranges::any_of(training.inputs, labels_pixels)) return out;
   for (const GraphInput& input : training.inputs) {
     const std::vector<OnnxValue>& all = network.model().model.inputs;
     const auto in_file = std::ranges::find(all, input.name, &OnnxValue::name);

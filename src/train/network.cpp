@@ -13,6 +13,7 @@
 #include "data/rows/class_labels.h"
 #include "data/rows/element.h"
 #include "data/rows/readers.h"
+#include "data/rows/synthetic.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "passes/linearise.h"
@@ -73,7 +74,12 @@ bool is_real_input(const RawColumn& column, const RawData& raw, const OnnxModel&
 /// column.
 bool may_take_labels(const RawColumn& label, const RawData& raw, const OnnxModel& model,
                      const BindOptions& options) {
-  return model.inputs.size() >= raw.train.columns.size() ||
+  const auto wanted = std::ranges::count_if(model.inputs, [](const OnnxValue& input) {
+    ModelInput each;
+    each.name = input.name;
+    return !known_filling(each);
+  });
+  return wanted >= std::ranges::ssize(raw.train.columns) ||
          std::ranges::any_of(model.inputs, [&](const OnnxValue& input) {
            const std::pair bound(input.name, label.name);
            return role_of_name(input.name) == ColumnRole::kLabel || input.name == label.name ||

@@ -53,7 +53,7 @@ void add_prediction_notes(const ProfiledNetwork& network, Plan& plan) {
   if (!network.plans_speeds() && !network.device_speeds().empty()) {
     plan.notes.push_back(fmt::format(
         "the devices of topology \"{}\" differ in speed: the predicted step counts that, "
-        "but the times of stages are those of full ones",
+        "but the times of stages do not",
         printable(network.topology()->name)));
   }
   if (network.config().pipeline.topology.empty() && network.topology() && replicated &&

@@ -95,9 +95,8 @@ bool is_cut_in_same_order(const PlannedNetwork& network, const Checkpoint& check
 /// Older checkpoints have them among the given settings only, by themselves or as a part of the
 /// schedule.
 std::string memory_units_of(const RunRecord& run) {
-  std::string units = run.value(kMemoryUnits);
-  if (!units.empty()) return units;
-  units = "0";
+  if (std::string recorded = run.value(kMemoryUnits); !recorded.empty()) return recorded;
+  std::string units("0");
   if (run.value("updates") != "asynchronous") return units;
   const std::string part = std::string(kMemoryUnits) + "=";
   for (const auto& [name, value] : run.settings) {

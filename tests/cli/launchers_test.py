@@ -34,7 +34,7 @@ class Launchers(LaunchCase):
 
     def test_a_checkpoint_that_is_under_way_is_not_the_one_that_was_asked_for(self):
         """The stand-in is at step 50, ends a checkpoint of step 1, and saves step 50 two seconds later."""
-        self.launch(environment=self.stand_in("""save() { mkdir -p run/checkpoints/$1; echo "$1 saved" > run/checkpoints/latest; }
+        self.launch(environment=self.stand_in("""save() { mkdir -p run/checkpoints; echo "$1 saved" > run/checkpoints/latest; mkdir -p run/checkpoints/$1; }
 trap 'save step-000001; (sleep 2; save step-000050) &' USR1
 trap 'cp run/checkpoints/latest at-end; exit 0' TERM
 echo '50 40022ba3c0000000' > run/journal.txt

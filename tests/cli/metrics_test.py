@@ -114,12 +114,12 @@ class Metrics(Case):
         # What is left out is said.
         since = "since the model was exported with a fixed batch of 8 samples"
         _, err = self.succeed("eval", "fixed.onnx", "--data", "d.jsonl", "-b", "8", "--device", "cpu")
-        self.assertIn(f"7 of 23 samples are not evaluated, {since}", err)
+        self.assertIn(f"evaluations leave out 7 of 23 samples, {since}", err)
         train = ["train", "fixed.onnx", "--data", "d.jsonl", "-b", "16", "--device", "cpu", "--max-steps", "1", "--run-dir", "run", "--overwrite"]
         for more, says in (([], True), (["--drop-last"], False), (["--limit", "16"], False)):
             _, err = self.succeed(*train, *more)
             self.assertEqual(f"each epoch leaves out 7 of 23 samples, which fill no batch of 16, {since}" in err, says, more)
-        self.assertIn(f"2 of 10 samples are not evaluated, {since}", self.succeed("train", *train[1:3], "d.jsonl", "-b", "8", *train[6:], "--val-split", "10")[1])
+        self.assertIn(f"evaluations leave out 2 of 10 samples, {since}", self.succeed("train", *train[1:3], "d.jsonl", "-b", "8", *train[6:], "--val-split", "10")[1])
 
     def test_what_a_task_lacks_is_said_before_the_evaluation(self):
         err = self.refused("usage", "eval", MODEL, "--data", DATA, "--device", "cpu", "--assert", "mae<=1", says=["classifier", "has no mae"])

@@ -139,7 +139,7 @@ class RunFolder(Case):
         for resume in ("auto", "latest", "run", "run/checkpoints/step-000002"):
             for more in ([], ["--restarts", "1"]):
                 self.refused("usage", *weights, f"--resume={resume}", "--run-dir", "run", *more,
-                             says=['begins a new run, but --run-dir "run" has an earlier one', "another --run-dir, with --resume=run"])
+                             says=['begins a new run, but --run-dir "run" has an earlier one', f"another --run-dir, with --resume={resume if '/' in resume else 'run'} for"])
                 self.assertEqual(self.files(), before)
         self.refused("usage", *weights, "--resume=auto", "--run-dir", "run", "--overwrite", says="would delete the checkpoint")
         self.assertEqual(self.files(), before)

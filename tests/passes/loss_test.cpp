@@ -137,9 +137,9 @@ TEST(Loss, OfNextTokensNeedsARowForEachSampleToo) {
 // --- models of one sample, whose axis a Squeeze without axes has removed ---
 
 /// x (1, 2), or any number of samples (`batch` -1), times 0.5 in `width` columns, squeezed; `mean`:
-/// the mean of these.
+/// the mean of these; `sigmoid`: of the squeezed ones.
 TrainingGraph of_one_sample(std::int64_t width, const LossOptions& loss, bool mean = false,
-                            std::int64_t batch = 1) {
+                            std::int64_t batch = 1, bool sigmoid = false) {
   OnnxBuilder builder("squeezed");
   builder.input("x", DType::kFloat32, {{batch < 0 ? "batch" : "", batch}, {"", 2}});
   builder.output("y", DType::kFloat32, {});
@@ -148,7 +148,8 @@ TrainingGraph of_one_sample(std::int64_t width, const LossOptions& loss, bool me
   builder.initializer("w", w);
   builder.node("MatMul", {"x", "w"}, {"h"}, {}, "product");
   if (mean) builder.node("ReduceMean", {"h"}, {"m"}, {OnnxAttribute::of_int("keepdims", 1)});
-  builder.node("Squeeze", {mean ? "m" : "h"}, {"y"}, {}, "squeeze");
+  builder.node("Squeeze", {mean ? "m" : "h"}, {sigmoid ? "s" : "y"}, {}, "squeeze");
+  if (sigmoid) builder.node("Sigmoid", {"s"}, {"y"});
   const std::string bytes = builder.bytes();
   const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
   BuildOptions options;
@@ -172,6 +173,7 @@ TEST(Loss, OfOneSampleComparesItsPrediction) {
   const LossOptions binary = {.labels = LabelHint::kBinary, .label_elements = 1};
   EXPECT_EQ(of_one_sample(1, real).loss.kind, LossKind::kSquaredError);
   EXPECT_EQ(of_one_sample(1, binary).loss.kind, LossKind::kBinaryCrossEntropy);
+  EXPECT_NE(of_one_sample(1, binary, false, 1, /*sigmoid=*/true).loss.kind, LossKind::kOutput);
   const TrainingGraph classes = of_one_sample(kClasses, {.loss = "cross-entropy"});
   EXPECT_EQ(classes.loss.classes, kClasses);
   EXPECT_EQ(classes.graph[classes.loss.label].type.shape, Shape{1});

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "support/temporary_directory.h"
+#include "train/folder_lock.h"
 #include "train/manifest.h"
 #include "train/saving.h"
 

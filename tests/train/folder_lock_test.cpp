@@ -1,3 +1,5 @@
+#include "train/folder_lock.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -6,7 +8,6 @@
 
 #include "base/error.h"
 #include "support/temporary_directory.h"
-#include "train/checkpoint.h"
 
 namespace pipetrain {
 namespace {

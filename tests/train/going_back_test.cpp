@@ -129,6 +129,12 @@ TEST(GoingBack, DamagedCheckpointsDoNotBringGivenUpOnesBack) {
   EXPECT_THROW(newest_checkpoint(folder.path()), Error);
   for (const char* name : {"step-000003", "step-000004"}) fs::remove_all(folder / name);
   EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 7);  // there are no others
+  // A run that goes on from there keeps it.
+  give_up_steps_after(folder / "step-000007");
+  write_checkpoint(folder.path(), checkpoint_after(8, 6));
+  EXPECT_TRUE(delete_old_checkpoints(folder.path(), 3, 6, 8).empty());
+  for (const char* name : {"step-000006", "step-000007", "step-000008"})
+    EXPECT_TRUE(fs::exists(folder / name)) << name;
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ void check_training(const Options& options, const PlannedNetwork& network, const
 
 void leave_earlier_run(const fs::path& folder, const Options& options, const Start& start) {
   if (goes_on_in(folder, start)) {
-    if (start.is_saved) give_up_steps_after(start.found->path);
+    if (start.is_saved && has_checkpoint(folder, start)) give_up_steps_after(start.found->path);
   } else if (options.overwrite) {
     delete_checkpoints(folder / "checkpoints");
     delete_models(folder, options, start);
@@ -132,10 +132,13 @@ void take_best_model(FoundCheckpoint& found, const fs::path& folder) {
   const bool same = !folder.empty() && fs::equivalent(checkpoints, folder / "checkpoints", ignored);
   if (same || !checkpoint.best || !checkpoint.best_weights.empty()) return;
   const std::int64_t best = checkpoint.best->step;
+  // A step that the run has given up since then has another name, as the one of `found` may have.
+  fs::path path = checkpoints / ("given-up-" + checkpoint_name(best));
+  if (!found.path.filename().string().starts_with("given-up-") || !fs::exists(path, ignored))
+    path = checkpoints / checkpoint_name(best);
   try {
-    checkpoint.best_weights = exported_weights(
-        best == checkpoint.step ? checkpoint
-                                : read_checkpoint(checkpoints / checkpoint_name(best)));
+    checkpoint.best_weights =
+        exported_weights(best == checkpoint.step ? checkpoint : read_checkpoint(path));
   } catch (const Error& error) {
     log_debug("train", "{}", error.what());  // the end says so, if no model is better
   }

@@ -23,6 +23,7 @@
 #include "data/formats/csv_cells.h"
 #include "train/evaluation.h"
 #include "train/export.h"
+#include "train/folder_lock.h"
 #include "train/scores.h"
 #include "train/trainer.h"
 

@@ -29,6 +29,7 @@
 #include "processes/launch_policy.h"
 #include "train/checkpoint.h"
 #include "train/commits.h"
+#include "train/folder_lock.h"
 
 namespace pipetrain {
 namespace {
@@ -262,6 +263,10 @@ int launch_command(Options& options) {
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
            printable((folder / "logs").string()), failed.message());
   folder = without_links(folder);
+  // The lock of a host that was lost can only be in a folder of a launch.
+  PT_CHECK(train.dry_run || fs::exists(folder / "launch.json", failed) || !is_locked(folder),
+           kUsage, "another process is training in {}; wait for it, or give another --run-dir",
+           printable(folder.string()));
   const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
   LaunchRecord record(folder / "launch.json", source.launcher);
   const bool had_commits = record.has_commits();

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr double kProbeSeconds = 10;  // for a host to answer
 constexpr double kSaveSeconds = 600;  // for a checkpoint, where training does not end itself then
+constexpr double kBeginSeconds = 60;  // the same before its first step
 constexpr double kEndSeconds = 10;    // for a launcher to end after its processes, or a signal
 constexpr double kPollSeconds = 0.1;
 
@@ -271,9 +272,13 @@ void LaunchedTraining::stop() {
 
 void LaunchedTraining::look_after() {
   if (stop_began_ > 0 && end_began_ == 0 && !stops_itself_) {
-    const bool has_saved = saved_since_stop(), is_late = now() - stop_began_ > kSaveSeconds;
+    const bool has_begun = last_step_in_journal(run_.folder) != journal_before_;
+    const bool has_saved = saved_since_stop();
+    const bool is_late = now() - stop_began_ > (has_begun ? kSaveSeconds : kBeginSeconds);
     if (is_late && !has_saved)
-      log_warning("launch", "training has not saved {:.0f} s after it was asked to and is ended",
+      log_warning("launch",
+                  "training has not saved a checkpoint within {:.0f} s of being asked to, and is "
+                  "ended",
                   now() - stop_began_);
     if (has_saved || is_late) {
       end_began_ = now();

@@ -198,10 +198,13 @@ void check_run_folder(const Options& options) {
   const bool resumes = is_named && !options.resume_weights_only;
   const bool is_free =
       options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder);
-  PT_CHECK(is_free || !is_named, kUsage,
-           "--resume-weights-only begins a new run, but --run-dir \"{0}\" has an earlier one; give "
-           "another --run-dir, with --resume={0} for the weights",
-           printable(options.run_dir));
+  std::error_code unknown;
+  const bool has_run = is_named && fs::exists(folder / "config.toml", unknown);
+  PT_CHECK(is_free || !has_run, kUsage,
+           "--resume-weights-only begins a new run, but --run-dir \"{}\" has an earlier one; give "
+           "another --run-dir, with --resume={} for the weights",
+           printable(options.run_dir),
+           printable(resume == "auto" || resume == "latest" ? options.run_dir : resume));
   PT_CHECK(is_free, kUsage,
            "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
            printable(options.run_dir));

@@ -7,6 +7,7 @@
 
 #include "cli/options/options.h"
 #include "train/checkpoint.h"
+#include "train/folder_lock.h"
 #include "train/network.h"
 #include "train/saving.h"
 

@@ -254,10 +254,13 @@ void log_left_out(const char* command, bool drops_last, const PlannedNetwork& ne
              "note     each epoch leaves out {} of {} samples, which fill no batch of {}, {}",
              samples % batch, samples, batch, since);
   }
-  const Dataset* evaluated = network.evaluation_data();
+  const bool evaluates =
+      network.mode() != RunMode::kTrain || network.config().optimization.evaluate_every > 0;
+  const Dataset* evaluated = evaluates ? network.evaluation_data() : nullptr;
   const std::int64_t all = evaluated ? static_cast<std::int64_t>(evaluated->size()) : 0;
   if (all % fixed != 0)
-    log_info(command, "note     {} of {} samples are not evaluated, {}", all % fixed, all, since);
+    log_info(command, "note     evaluations leave out {} of {} samples, {}", all % fixed, all,
+             since);
 }
 
 void log_resume(const Options& options, const PlannedNetwork& network,

@@ -137,8 +137,8 @@ class LeadingRun {
   int failed_process(const Error& error) const {
     const ProcessGroup* processes = network_.all_processes();
     if (!processes) return -1;
-    if (const auto failure = processes->failure()) return failure->rank;
     if (processes->failed_together() >= 0) return processes->failed_together();
+    if (const auto failure = processes->failure()) return failure->rank;
     return error.kind() == ErrorKind::kDevice ? -1 : 0;  // a process that is silent, for example
   }
 

@@ -16,7 +16,7 @@
 #include "cli/output/output.h"
 #include "pipeline/view/svg.h"
 #include "pipeline/view/trace_diff.h"
-#include "train/checkpoint.h"
+#include "train/folder_lock.h"
 
 namespace pipetrain {
 namespace {

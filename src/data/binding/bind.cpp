@@ -92,7 +92,7 @@ class Binder {
       scale.divisor = source->divisor = out_.divisors[index] =
           divisor_of(options_.normalization, raw, *source, divisor_of_training(index), bad_rows_);
       if (scale.divisor < 1) check(raw, *source, allowed_in(input), "input", input.name);
-      look_at_scale(input, raw, scale.divisor, are_fractions(*source));
+      look_at_scale(input, raw, scale.divisor, are_fractions(*source, bad_rows_));
       image = image_shape_of(input.sample_shape);
       if (!image) image = image_shape_of(raw.sample_shape());
     }
@@ -139,7 +139,7 @@ class Binder {
              images ? "images" : "rows", printable(raw.name), printable(raw.file),
              printable(input.name), input.sample_shape.text());
     const Allowed allowed = before_division(allowed_in(input), scale.divisor);
-    skip_or_refuse(raw.source->find_bad_elements(allowed), raw, "input", input.name);
+    skip_or_refuse(raw.source->find_bad_elements(allowed, raw.rows()), raw, "input", input.name);
     const Column column{input.name, input.dtype, input.sample_shape};
     note_column("input", column, "from " + quoted(raw) + how + scale_text(scale));
     add(column, std::move(source));
@@ -170,8 +170,12 @@ class Binder {
   }
 
   std::optional<double> divisor_of_training(std::size_t index) const {
-    if (like_) return like_->divisors[index];
-    return divisor_in(options_.normalization, spec_.inputs[index].name);
+    if (!like_) return divisor_in(options_.normalization, spec_.inputs[index].name);
+    const double divisor = like_->divisors[index];
+    // Bytes become numbers from 0 to 1 as well.
+    const bool has_fractions = options_.normalization.kind == Normalization::Kind::kAuto &&
+                               divisor == 1 && !like_->has_large_values;
+    return has_fractions ? std::nullopt : std::optional(divisor);
   }
 
   void fill(const ModelInput& input, Filling filling) {

@@ -84,12 +84,15 @@ std::string scale_text(const PixelScale& scale) {
   return out;
 }
 
-bool are_fractions(const ArraySource& source) {
-  return find_bad_elements(source.values, source.first, source.count, kFraction, 1).empty();
+bool are_fractions(const ArraySource& source, const std::map<std::size_t, std::string>& bad_rows) {
+  const std::vector<BadElement> others =
+      find_bad_elements(source.values, source.first, source.count, kFraction, bad_rows.size() + 1);
+  return std::ranges::all_of(others,
+                             [&](const BadElement& each) { return bad_rows.contains(each.row); });
 }
 
 bool are_fractions(const RowSource& rows) {
-  return rows.dtype() != DType::kUint8 && rows.find_bad_elements(kFraction).empty();
+  return rows.dtype() != DType::kUint8 && rows.find_bad_elements(kFraction, 1).empty();
 }
 
 std::string warning_about_scale(const std::string& input, const RawColumn& raw, double divisor,

@@ -35,7 +35,7 @@ void set_channels(const Normalization& how, PixelScale& scale, const ImageShape&
 std::string scale_text(const PixelScale& scale);
 
 /// Whether all values of an input, as the data have them, lie in 0 … 1.
-bool are_fractions(const ArraySource& source);
+bool are_fractions(const ArraySource& source, const std::map<std::size_t, std::string>& bad_rows);
 bool are_fractions(const RowSource& rows);
 /// A sentence where fractions, of the real numbers of a column, are divided by 255 or more: they
 /// may have been before. Else empty.

@@ -132,11 +132,12 @@ std::string only_images(const std::string& folder, const std::vector<std::string
     sets.push_back(name_of_set(file));
     names.push_back(printable(fs::path(file).filename().string()));
   }
-  PT_CHECK(sets.size() <= 1, kUsage,
-           "\"{}\" has the {} images of {} sets: {}; give the file of one as {}, and that of its "
-           "validation images as {}",
-           printable(folder), purpose, sets.size(), fmt::join(names, ", "), setting("data"),
-           setting("val-data"));
+  PT_CHECK(
+      sets.size() <= 1, kUsage,
+      "\"{}\" has the {} images of {} sets: {}; give one file of training images as {}, and one "
+      "of validation images as {}",
+      printable(folder), purpose, sets.size(), fmt::join(names, ", "), setting("data"),
+      setting("val-data"));
   return files.empty() ? "" : files.front();  // the plain file sorts before its .gz
 }
 
@@ -153,7 +154,10 @@ RawData read_idx(const std::string& path) {
     return fs::path(file).filename().string().find(part) != std::string::npos;
   };
   std::erase_if(files, [&](const std::string& file) { return !has(file, "images"); });
-  const auto has_usual_name = [&](const std::string& file) { return has(file, "ubyte"); };
+  const auto has_usual_name = [](const std::string& file) {
+    const std::string name = bare_name(file);
+    return name.ends_with("ubyte") || name.ends_with("idx3") || name.ends_with("idx");
+  };
   if (std::ranges::any_of(files, has_usual_name))
     std::erase_if(files, [&](const std::string& file) { return !has_usual_name(file); });
   for (const std::string& file : files)

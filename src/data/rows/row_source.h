@@ -35,10 +35,12 @@ class RowSource {
                                              const PixelScale& scale, std::string& how) const = 0;
   /// Error kData if the row cannot be read.
   virtual void check(std::size_t row) const = 0;
-  /// Rows with values that are not allowed, one value of each; none of rows whose values are known
-  /// only once they are decoded.
-  virtual std::vector<BadElement> find_bad_elements(const Allowed& allowed) const {
+  /// Rows with values that are not allowed, one value of each and at most `maximum`; none of rows
+  /// whose values are known only once they are decoded.
+  virtual std::vector<BadElement> find_bad_elements(const Allowed& allowed,
+                                                    std::size_t maximum) const {
     static_cast<void>(allowed);
+    static_cast<void>(maximum);
     return {};
   }
 };

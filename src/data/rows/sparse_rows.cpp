@@ -43,9 +43,10 @@ class SparseSource final : public RowSource {
     return fmt::format("{} line {}", printable(rows_->file), rows_->lines[row]);
   }
   void check(std::size_t) const override {}
-  std::vector<BadElement> find_bad_elements(const Allowed& allowed) const override {
+  std::vector<BadElement> find_bad_elements(const Allowed& allowed,
+                                            std::size_t maximum) const override {
     std::vector<BadElement> out;
-    for (std::size_t row = 0; row < rows(); ++row) {
+    for (std::size_t row = 0; row < rows() && out.size() < maximum; ++row) {
       const std::size_t first = row ? rows_->ends[row - 1] : 0;
       const std::span values = std::span(rows_->values).subspan(first, rows_->ends[row] - first);
       if (auto bad = find_bad_element(values, allowed)) {

@@ -46,6 +46,8 @@ TEST(Scale, OfValidationDataIsThatOfTheTraining) {
   EXPECT_EQ(values(*of_bytes.dataset, 0), (Doubles{0.2f, 1}));
   EXPECT_EQ(values(*bind_pixels(kNumbers, "auto", &of_bytes).dataset, 0), (Doubles{0.2f, 1}));
   EXPECT_EQ(values(*bind_pixels(kBytes, "auto", &of_numbers).dataset, 0), (Doubles{51, 255}));
+  const BoundData of_fractions = bind_pixels(kFractions);
+  EXPECT_EQ(values(*bind_pixels(kBytes, "auto", &of_fractions).dataset, 0), (Doubles{0.2f, 1}));
 }
 
 TEST(Scale, NumbersThatAreNoFractionsAreNoticed) {

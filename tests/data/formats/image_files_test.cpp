@@ -44,11 +44,12 @@ TEST_F(Idx, OfADirectoryWithSeveralSetsNoneIsChosen) {
   write("train-images.idx3-ubyte", idx(8, {1, 1, 1}, "a"));
   write("train-images-idx3-ubyte.gz", "the plain one is read");
   write("about-images.txt", "of digits");
+  write("train-images-idx3-ubyte.gz.md5", "of the compressed one");
   EXPECT_EQ(read_idx(directory()).train.columns[0].values.to_doubles(), Doubles{'a'});
   write("more-images-idx3-ubyte", idx(8, {1, 1, 1}, "b"));
   expect_contains(data_error([&] { read_idx(directory()); }, ErrorKind::kUsage),
                   "has the training images of 2 sets: more-images-idx3-ubyte, "
-                  "train-images-idx3-ubyte; give the file of one as `data`, and that of its "
+                  "train-images-idx3-ubyte; give one file of training images as `data`, and one of "
                   "validation images as `val-data`");
   EXPECT_EQ(read_idx(path("more-images-idx3-ubyte")).train.columns[0].values.to_doubles(),
             Doubles{'b'});

@@ -96,6 +96,7 @@ TEST(Search, SlowDevicesGetLessOrTakeLonger) {
     SearchRequest request = request_of_tied(chain, schedule);
     request.topology.levels = {{"link", 2, 1e12, 0}};
     request.topology.device_speed = speeds;
+    request.most_moved = 0;
     const std::vector<Candidate> found = search(request);
     EXPECT_EQ(found.size(), 1U) << schedule;
     return found.empty() ? Candidate() : found[0];
