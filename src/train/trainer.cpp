@@ -90,7 +90,8 @@ class Training {
       look_at_requests();
       const bool last = step == network_.total_steps();
       if (last && summary_.end == RunEnd::kTime) summary_.end = RunEnd::kDone;
-      save_after(step, evaluate_after(step, last), last);
+      const bool ends = last || (settings_.rate_by_time && summary_.end == RunEnd::kTime);
+      save_after(step, evaluate_after(step, ends), last);
       if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
     if (replicas_) {

@@ -114,7 +114,7 @@ Verification verify(PipelineRun& run) {
   Oracle oracle(std::move(variants), stages, run.runtime_options());
   oracle.run(reference, units);
   const std::vector<double> expected = units.losses();
-  run.runtime().run(program, units);
+  result.skipped = run.runtime().run(program, units).skipped;
   const std::vector<double> losses = units.losses();
   for (std::size_t k = 0; k < losses.size(); ++k) {
     ++result.losses;

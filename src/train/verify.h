@@ -14,6 +14,7 @@ struct Verification {
   std::int64_t steps = 0;
   int gradients = 0, parameters = 0, losses = 0;  // compared
   std::vector<std::string> different;  // names of what differs, with the largest difference
+  bool skipped = false;                // gradients were not finite, so no parameter was updated
   bool equal() const { return different.empty(); }
 };
 

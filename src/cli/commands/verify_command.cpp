@@ -73,10 +73,11 @@ int verify_command(Options& options) {
   const Verification result = verify(run);
   const std::string verdict = fmt::format(
       "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
-      "statistics after {} step{}",
+      "statistics after {} step{}{}",
       result.equal() ? "bit-identical" : "DIFFERENT", options.run.pipeline.schedule,
       network.devices(), network.devices() == 1 ? "" : "s", result.reference, result.losses,
-      result.gradients, result.parameters, result.steps, result.steps == 1 ? "" : "s");
+      result.gradients, result.parameters, result.steps, result.steps == 1 ? "" : "s",
+      result.skipped ? ", which updated nothing: some gradients are not finite" : "");
   if (options.json) {
     const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
                                          {"equal", result.equal()},
@@ -88,6 +89,7 @@ int verify_command(Options& options) {
                                          {"losses", result.losses},
                                          {"gradients", result.gradients},
                                          {"parameters", result.parameters},
+                                         {"skipped", result.skipped},
                                          {"different", result.different}};
     print(json.dump(2) + "\n");
   } else {
