@@ -38,6 +38,21 @@ std::map<int, NamedTensors> by_version(NamedTensors tensors, const fs::path& pat
   return out;
 }
 
+/// A checkpoint's path from which its folder and its run's can be told: one that was given from
+/// inside these ("step-000400", "../step-000400", ".") does not name them.
+fs::path with_its_folders(const fs::path& given) {
+  const fs::path path = given.has_filename() ? given : given.parent_path();
+  const fs::path folder = path.parent_path();
+  const auto names_none = [](const fs::path& part) {
+    return part.empty() || part == "." || part == "..";
+  };
+  if (!names_none(path.filename()) && !names_none(folder.filename())) return path;
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  if (error) return path;
+  return absolute.has_filename() ? absolute : absolute.parent_path();
+}
+
 /// The checkpoint that "latest" or "best" names, which must still be the one that it was.
 fs::path named_in(const fs::path& file) {
   const std::string line = read_text(file);
@@ -153,16 +168,17 @@ FoundCheckpoint find_checkpoint(const fs::path& given) {
   std::error_code error;
   if (fs::is_regular_file(given, error)) {
     const fs::path path = named_in(given);
-    return {path, read_checkpoint(path), {}};
+    return {with_its_folders(path), read_checkpoint(path), {}};
   }
   PT_CHECK(fs::is_directory(given, error), kUsage, "there is no checkpoint at \"{}\"",
            printable(given.string()));
   if (fs::exists(given / "manifest.json", error))
-    return {given.has_filename() ? given : given.parent_path(), read_checkpoint(given), {}};
+    return {with_its_folders(given), read_checkpoint(given), {}};
   std::optional<FoundCheckpoint> found = newest_checkpoint(folder_at(given));
   PT_CHECK(found, kUsage,
            "there is no complete checkpoint in \"{}\"; to start a new run in that case: {}=auto",
            printable(given.string()), setting("resume"));
+  found->path = with_its_folders(found->path);
   return *std::move(found);
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import unittest
 
 from labels_test import linear
@@ -167,6 +168,39 @@ class GoingOn(Results):
         # One that has ended well with its model elsewhere is not.
         self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", "done", "-o", "out.onnx", "-q")
         self.refused("usage", "train", *SMALL, "--max-steps", "1", "--run-dir", "done", says="--overwrite")
+
+
+class Exported(Results):
+    def setUp(self):
+        super().setUp()
+        rows = "".join(f"{'red' if i % 3 else 'blue'},{i % 7},{i % 2}\n" for i in range(40))
+        self.write("m.onnx", linear(3, 2))
+        self.write("t.csv", "color,size,y\n" + rows)
+        self.succeed("train", "-m", "m.onnx", "--data", "t.csv", "--categories", "one-hot", "--scale", "standard", "--device", "cpu",
+                     "--batch-size", "8", "--max-steps", "2", "--run-dir", "run", "-q")
+        self.succeed("export", "--from", "run", "-o", "whole.onnx")
+
+    def test_a_checkpoint_named_inside_its_folder_keeps_its_table(self):
+        whole = self.content("whole.onnx")
+        self.assertIn(b"blue", whole)
+        checkpoints = self.folder / "run/checkpoints"
+        for folder, name in ((checkpoints, "step-000002"), (checkpoints, "step-000002/"), (checkpoints, "latest"), (checkpoints, "."),
+                             (checkpoints / "step-000002", "."), (checkpoints / "step-000002", "../step-000002")):
+            with self.subTest(folder=folder.name, name=name):
+                _, err = self.succeed("export", "--from", name, "-o", self.folder / "out.onnx", "--overwrite", before=lambda: os.chdir(folder))
+                self.assertEqual(self.content("out.onnx"), whole)
+                self.assertNotIn("warning", err)
+
+    def test_a_checkpoint_copied_out_of_its_run_lacks_its_table(self):
+        copied = self.folder / "backup/step-000002"
+        shutil.copytree(self.folder / "run/checkpoints/step-000002", copied)
+        _, err = self.succeed("export", "--from", "backup/step-000002", "-o", "out.onnx")
+        self.assertIn("backup/step-000002 is not in the folder of its run", err)
+        self.assertIn(f'copy columns.json of that folder to "{copied.resolve()}"', err)
+        shutil.copy(self.folder / "run/columns.json", copied)
+        _, err = self.succeed("export", "--from", "backup/step-000002", "-o", "out.onnx", "--overwrite")
+        self.assertNotIn("is not in the folder of its run", err)
+        self.assertEqual(self.content("out.onnx"), self.content("whole.onnx"))
 
 
 class Evaluation(Results):

@@ -162,6 +162,8 @@ class RunFolder(Case):
         self.succeed(*small, "--max-steps", "9")
         self.refused("usage", *small, "--max-steps", "3", "--overwrite", "--resume=run", "--resume-weights-only",
                      says=["--overwrite would delete the checkpoint run/checkpoints/step-000009", "--run-dir"])
+        self.refused("usage", *small[:-3], "--run-dir", "..", "-q", "--max-steps", "3", "--overwrite", "--resume=step-000009", "--resume-weights-only",
+                     says="--overwrite would delete the checkpoint", before=lambda: os.chdir(checkpoints))
         before = sorted(checkpoints.iterdir())
         self.refused("usage", *small, "--max-steps", "3", "--overwrite", "--adapter", "adapter.safetensors", says="--lora")
         self.refused("usage", *small, "--max-steps", "3", "--restarts", "2", says='"run" is not empty')

@@ -43,6 +43,20 @@ TEST(GoingBack, GivesLaterStepsUpAtOnce) {
   EXPECT_EQ(newest_step(folder.path()), 7);
 }
 
+TEST(GoingBack, WorksFromInsideTheFolder) {
+  const TemporaryDirectory run;
+  const fs::path folder = run / "checkpoints";
+  for (const std::int64_t step : {3, 7}) write_checkpoint(folder, checkpoint_after(step, 3));
+  const fs::path before = fs::current_path();
+  fs::current_path(folder);
+  for (const char* name : {"step-000003", "step-000003/", "./step-000003", "best", "step-000003/."})
+    EXPECT_TRUE(fs::equivalent(find_checkpoint(name).path.parent_path().parent_path(), run.path()))
+        << name;
+  give_up_steps_after(find_checkpoint("step-000003").path);
+  fs::current_path(before);
+  EXPECT_EQ(find_checkpoint(folder / "latest").checkpoint.step, 3);
+}
+
 TEST(GoingBack, NeedsACheckpointThatIsNamedByItsStep) {
   const TemporaryDirectory folder;
   for (const std::int64_t step : {3, 7}) write_checkpoint(folder.path(), checkpoint_after(step));

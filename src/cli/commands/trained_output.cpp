@@ -11,6 +11,7 @@
 #include "base/input_file.h"
 #include "base/log.h"
 #include "cli/commands/run_folder.h"
+#include "cli/options/resume_command_line.h"
 #include "data/files/file_bytes.h"
 #include "onnx_io/delete_model.h"
 #include "train/export.h"
@@ -118,7 +119,7 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   const RunConfig config = options_of("train", run.settings).run;
   TrainingDescription out;
   out.synthetic = config.data.path == "synthetic";
-  const fs::path folder = found.path.parent_path().parent_path();
+  const fs::path folder = run_of(found.path);
   const auto first_line = [&](const char* name) {
     const std::vector<std::string> lines = lines_of(folder / name);
     return lines.empty() ? std::string() : lines[0];
