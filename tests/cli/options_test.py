@@ -227,7 +227,9 @@ class Parsing(Case):
                                   ("micro-batch-size = 8", ["--micro-batches", "4"], "micro-batches = 4"),
                                   ("val-split = 0.2", ["--val-data", "v.csv"], 'val-data = "v.csv"'),
                                   ('plan = "two.json"', ["--gpus", "3"], "gpus = 3"),
-                                  ("replicas = \"2\"", ["--plan", "two.json"], 'plan = "two.json"')]:
+                                  ("replicas = \"2\"", ["--plan", "two.json"], 'plan = "two.json"'),
+                                  ('schedule = "zb"\nmemory-units = 3', ["--plan", "two.json"], 'plan = "two.json"'),
+                                  ('recompute = "all"', ["--plan", "two.json"], 'plan = "two.json"')]:
             self.assertEqual(self.printed("--config", self.write("c.toml", file + "\n"), *given), [left])
         config = self.write("c.toml", 'val-data = "v.csv"\n')
         self.assertEqual(self.printed("--config", config, "--val-split", "0"), ['val-data = "v.csv"', "val-split = 0"])

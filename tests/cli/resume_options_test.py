@@ -276,6 +276,22 @@ class Rivals(Case):
                 for name in ("steps", "stages", "replicas", "schedule", "micro-batch-size"):
                     self.assertEqual(numbers[name], fresh[name], name)
 
+    def test_a_plan_brings_its_schedule_and_recomputation(self):
+        self.succeed("plan", MODEL, "--gpus", "2", "--schedule", "zb-h1", "-o", "zb.json")
+        for saved in (["--gpus", "2"], ["--schedule", "gpipe"], ["--plan", "two.json"], ["--recompute", "all"]):
+            with self.subTest(saved=saved):
+                self.saved_with(saved)
+                self.succeed("--resume=run", "--plan", "zb.json", "--max-steps", "5", "-q")
+                _, settings, numbers = self.newest("run")
+                self.assertEqual((settings["--schedule"], numbers["schedule"]), ("zb-h1", "zb-h1"))
+                self.assertNotIn("--recompute", settings)
+        # A plan that says nothing of it leaves the schedule in force.
+        plan = json.loads((self.folder / "two.json").read_text())
+        self.write("any.json", json.dumps({name: value for name, value in plan.items() if name != "schedule"}))
+        self.saved_with(["--schedule", "gpipe"])
+        self.succeed("--resume=run", "--plan", "any.json", "--max-steps", "5", "-q")
+        self.assertEqual(self.newest("run")[2]["schedule"], "gpipe")
+
     def test_validation_data_put_a_split_out_of_force(self):
         # What was held out is trained on, which is other data: 48 samples before, all 64 now.
         self.saved_with(["--val-split", "0.25"])

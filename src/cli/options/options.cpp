@@ -15,6 +15,7 @@
 #include "cli/options/option_values.h"
 #include "cli/options/other_names.h"
 #include "data/rows/readers.h"
+#include "partition/plan_file.h"
 
 namespace pipetrain {
 namespace {
@@ -252,6 +253,15 @@ bool outlives(const std::vector<OptionSpec>& specs, const Assignment& setting, c
   return part != parts.end() && !part->of_value;
 }
 
+/// Whether a plan's file says its schedule. One that cannot be read is refused later.
+bool has_schedule(const std::string& plan) {
+  try {
+    return read_plan_outline(plan).schedule.has_value();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 /// A value without the lists written in it that the layer above sets: their elements would add up.
 std::string without_lists_of(const Layer& upper, const OptionSpec& spec, const std::string& value) {
   const auto [own, rest] = spec.split_value(value);
@@ -393,10 +403,15 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : below) lower.add(specs, setting);
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
+  const auto plan = upper.values.find("--plan");
+  const bool has_plan = plan != upper.values.end();
+  const bool brings_schedule = has_plan && !is_set("--schedule") &&
+                               lower.values.contains("--schedule") && has_schedule(plan->second);
   std::vector<Assignment> out;
   for (const Assignment& setting : without_replaced_lists(below, above)) {
     const auto& [name, value] = setting;
     if (is_ruled_out(name, upper.values)) continue;
+    if ((name == "--schedule" && brings_schedule) || (name == "--recompute" && has_plan)) continue;
     if (sets_whole(value) ? is_set(name) : !outlives(specs, setting, lower, upper)) continue;
     out.push_back(setting);
   }

@@ -207,8 +207,9 @@ std::vector<Assignment> without_replaced_lists(std::vector<Assignment> below,
                                                const std::vector<Assignment>& above);
 
 /// Settings of two layers: what the upper one sets is dropped from the lower one, and so is what
-/// cannot hold beside it: the options' rivals, parts that belong to another value, and what
-/// without_replaced_lists() drops.
+/// cannot hold beside it: the options' rivals, parts that belong to another value, what
+/// without_replaced_lists() drops, and the schedule and recomputation below a plan, which has its
+/// own.
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above);
 
