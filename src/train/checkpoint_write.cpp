@@ -303,8 +303,9 @@ std::string RunRecord::value(const std::string& number) const {
 
 bool RunRecord::predates(const std::string& number) const {
   // Runs of all versions record the others, or leave them out where they are not in force.
-  static constexpr std::array<std::string_view, 7> kLater = {
-      "accumulators", "augment", "compress", "ignore-index", "image-sizes", "logits", "normalize"};
+  static constexpr std::array<std::string_view, 8> kLater = {
+      "accumulators", "augment", "compress",  "ignore-index",
+      "image-sizes",  "logits",  "normalize", "validation"};
   // Of inputs that differ in their largest values, these were not recorded.
   if (number == "normalize" && value(number) == "max") return true;
   return std::ranges::find(kLater, number) != kLater.end() &&

@@ -15,6 +15,7 @@
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
 #include "train/checkpoint.h"
+#include "train/fingerprint.h"
 #include "train/network.h"
 #include "train/predict.h"
 #include "train/scores.h"
@@ -26,6 +27,13 @@ namespace {
 [[noreturn]] void fail_without_labels(const Network& network) {
   PT_FAIL(kData, "no label of the data for validation counts; all are {} {}",
           setting("ignore-index"), network.graph().loss.ignore_index);
+}
+
+/// Whether the validations before a checkpoint were of other data than those of this run.
+bool was_validated_otherwise(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const auto& data = network.data().validation;
+  return data && !checkpoint.run.predates("validation") &&
+         checkpoint.run.value("validation") != fingerprint(*data);
 }
 
 }  // namespace
@@ -147,7 +155,10 @@ bool has_stalled(const OptimizationConfig& settings, const TrainingSummary& summ
   return best->metric == settings.best_metric && best->stalled >= settings.patience;
 }
 
-void take_best(const Checkpoint& checkpoint, TrainingSummary& summary) {
+void take_best(const PlannedNetwork& network, const Checkpoint& checkpoint,
+               TrainingSummary& summary) {
+  // Of several processes, each may have other data for validation.
+  if (as_process_0(network.processes(), was_validated_otherwise(network, checkpoint))) return;
   summary.best = checkpoint.best;
   summary.best_weights = checkpoint.best_weights;
   summary.unmeasured = checkpoint.unmeasured;

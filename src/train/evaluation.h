@@ -32,8 +32,10 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last);
 /// Whether a run that is resumed from a checkpoint has to validate its step first: the run before
 /// was stopped between the step and its validation, or went on where this one ends.
 bool lacks_evaluation(const PlannedNetwork& network, const Checkpoint& checkpoint);
-/// Puts what a checkpoint says of the validations before it into a summary.
-void take_best(const Checkpoint& checkpoint, TrainingSummary& summary);
+/// Puts what a checkpoint says of the validations before it into a summary, unless they were of
+/// other data. Called by all processes.
+void take_best(const PlannedNetwork& network, const Checkpoint& checkpoint,
+               TrainingSummary& summary);
 /// Whether the last evaluation is the best so far, which the summary then says.
 bool note_best(const PlannedNetwork& network, TrainingSummary& summary);
 

@@ -22,8 +22,9 @@ namespace {
 constexpr std::chrono::milliseconds kPause(1'000);
 
 /// Whether two runs differ in what a replay takes from its settings rather than from the record.
+/// Validations change no update.
 bool has_other_settings(const RunRecord& one, const RunRecord& other) {
-  static const std::set<std::string> recorded = {"steps", "replica-mode", "lr"};
+  static const std::set<std::string> recorded = {"steps", "replica-mode", "lr", "validation"};
   const auto numbers = [&](const RunRecord& run) {
     std::vector<Setting> kept = run.numbers;
     std::erase_if(kept, [&](const Setting& each) {

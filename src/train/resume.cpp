@@ -63,6 +63,9 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
     facts.emplace_back(kLossScaleNumber, network.loss_scaling().adapts
                                              ? kAdaptingScale
                                              : fmt::format("{}", optimization.loss_scale));
+  // With other data, validations cannot be compared with those before.
+  if (const auto& validation = network.data().validation)
+    facts.emplace_back("validation", fingerprint(*validation));
   return facts;
 }
 

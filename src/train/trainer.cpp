@@ -51,7 +51,7 @@ class Training {
                 // Asynchronous rounds copy each mini-batch into their own memory.
                 network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
                 network_.config().pipeline.timeout_seconds) {
-    if (options.resumed) take_best(*options.resumed, summary_);
+    if (options.resumed) take_best(network_, *options.resumed, summary_);
     check_metric(network_);
     check_validation_labels(network_);
     if (!network_.replica_updates().waits())

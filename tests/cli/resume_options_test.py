@@ -48,6 +48,24 @@ class StoppedEarly(Case):
         self.assertEqual(ends()[-1], ("early_stop", 15))
 
 
+    def test_validations_of_other_data_are_not_compared(self):
+        def end():
+            lines = (self.folder / "run/events.jsonl").read_text().splitlines()
+            last = [event for event in map(json.loads, lines) if event["event"] == "run_end"][-1]
+            return last["status"], last["steps"], last["best"]["step"]
+
+        self.write("zeros.csv", "\n".join(row for row in digits()[:200] if row.endswith(",0")) + "\n")
+        self.write("others.csv", "\n".join(digits()[64:128]) + "\n")
+        # An epoch has four steps; no validation is better than the first one.
+        self.succeed(*SMALL, "--lr", "0", "--bn", "frozen", "--val-data", "zeros.csv", "--epochs", "9", "--patience", "2", "--run-dir", "run")
+        self.assertEqual(end(), ("early_stop", 12, 4))
+        _, err = self.succeed("train", "--resume=run", "--val-data", "others.csv")
+        self.assertRegex(err, r"note +validation \d+ samples, [0-9a-f]{8} → 64 samples, [0-9a-f]{8}")
+        self.assertEqual(end(), ("early_stop", 24, 16))
+        # The same data again are no other ones.
+        self.succeed("train", "--resume=run", "-q")
+        self.assertEqual(end(), ("early_stop", 24, 16))
+
     def test_validations_without_a_value_count(self):
         self.write("zeros.csv", "\n".join(row for row in digits()[:200] if row.endswith(",0")) + "\n")
         _, err = self.succeed(*SMALL[:-1], "--val-data", "zeros.csv", "--best-metric", "auc", "--patience", "2", "--epochs", "9", "--run-dir", "run")
