@@ -209,9 +209,10 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
            printable(network.config().model.path), setting("model"),
            setting("resume-weights-only"));
   PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
-           "the checkpoint was trained on other data ({}) than these ({}); give the same {}, "
-           "or start a new run from its weights: {}",
+           "the checkpoint was trained on other data ({}) than these ({}); give the same {}, with "
+           "the same {}, {}, {} and {}, or start a new run from its weights: {}",
            checkpoint.run.data_fingerprint, now.data_fingerprint, setting("data"),
+           setting("val-split"), setting("limit"), setting("seed"), setting("normalize"),
            setting("resume-weights-only"));
   const std::string optimizer = checkpoint.run.value("optimizer");
   PT_CHECK(optimizer == now.value("optimizer"), kUsage,

@@ -313,9 +313,9 @@ class Rivals(Case):
     def test_validation_data_put_a_split_out_of_force(self):
         # What was held out is trained on, which is other data: 48 samples before, all 64 now.
         self.saved_with(["--val-split", "0.25"])
-        self.refused("data", "--resume=run", "--val-data", "held-out.csv", says=["48 samples", "64 samples"])
+        self.refused("data", "--resume=run", "--val-data", "held-out.csv", says=["48 samples", "64 samples", "give the same --data, with the same --val-split, --limit, --seed and --normalize"])
         self.saved_with(["--val-data", "held-out.csv"])
-        self.refused("data", "--resume=run", "--val-split", "0.25", says=["64 samples", "48 samples"])
+        self.refused("data", "--resume=run", "--val-split", "0.25", says=["64 samples", "48 samples", "the same --val-split, --limit,"])
         self.saved_with(["--val-split", "0"])
         self.succeed("--resume=run", "--val-data", "held-out.csv", "--max-steps", "4", "-q")
         settings = self.newest("run")[1]
