@@ -66,6 +66,13 @@ class NextTokens(Case):
         self.succeed("eval", "run/trained.onnx" if (self.folder / "run/trained.onnx").exists() else "out.onnx",
                      "--data", "texts.bin", "--device", "cpu")
 
+    def test_validation_texts_are_converted_by_themselves(self):
+        (self.folder / "both").mkdir()
+        for part in ("train", "validation"):
+            self.write(f"both/{part}.jsonl", (self.folder / "texts.jsonl").read_text())
+        _, err = self.succeed("data", "convert", "both", "--tokenizer", "tokenizer.json", "-o", "both.bin")
+        self.assertIn("both.bin has the training part only; convert the validation files by themselves", err)
+
     def test_other_layouts_and_files(self):
         self.write("plain.txt", "ab cd ef\nab ab\n" * 20)
         self.write("held.csv", "text,n\nab cd,1\n\"ef, ab\",2\ngab cd ab cd ab cd,3\n")

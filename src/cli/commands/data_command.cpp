@@ -90,8 +90,9 @@ int write_to_output(const RawData& data, const Options& options) {
   const std::string written = write_data(data, options.output, how);
   log_info("data", "wrote {}: {}", printable(options.output), written);
   if (!data.validation.empty() && !options.output.ends_with(".npz"))
-    log_warning("data", "{} has the training part only; an .npz file holds the validation part too",
-                printable(options.output));
+    log_warning("data", "{} has the training part only; {}", printable(options.output),
+                data.train.shards ? "convert the validation files by themselves"
+                                  : "an .npz file holds the validation part too");
   return 0;
 }
 
