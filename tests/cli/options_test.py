@@ -55,8 +55,10 @@ class Documents(Case):
         for name, option, says in [("train", "output", "trained model"), ("report", "output", "the page; default: RUN/report.html"),
                                    ("predict", "output", "the outputs"), ("plan", "output", "the plan, as JSON"),
                                    ("tune", "output", "the configuration"), ("train", "data", "training data:"),
-                                   ("eval", "data", "data: image folders"), ("simulate", "schedule", "the only schedule to simulate"),
-                                   ("plan", "schedule", "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; default: auto"),
+                                   ("eval", "data", "data, which has to be given: image folders, npz, CSV, tokens, text and others; see --format; default: none\n"),
+                                   ("simulate", "schedule", "the only schedule to simulate"),
+                                   ("plan", "schedule", "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; default: auto; "
+                                                        "1f1b with -o, --json, --split or --replicas; the plan's with --plan"),
                                    ("new", "seed", "seed of the weights"),
                                    ("schedule", "width", "columns of the timeline"), ("new", "width", "width of the layers")]:
             with self.subTest(command=name, option=option):

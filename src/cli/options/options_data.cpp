@@ -116,7 +116,9 @@ void describe_files(Table& table, DataOptions& data) {
             "training data: image folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
       .affects(ResultEffect::kContent)
-      .means("eval predict", "data: image folders, npz, CSV, tokens, text and others; see --format")
+      .means("eval predict",
+             "data, which has to be given: image folders, npz, CSV, tokens, text and others; see "
+             "--format; default: none")
       .means("profile plan simulate verify",
              "data to take input shapes and the loss from; see --format")
       .aliases = {"--data-dir"};

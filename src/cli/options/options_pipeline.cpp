@@ -266,9 +266,10 @@ void describe_pipeline(Table& table, Options& options) {
                "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation",
                kPlanCommands)
           .affects(ResultEffect::kDerived)
-          .means("plan",
-                 "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; "
-                 "default: auto, or 1f1b with -o, --json, --split or --replicas")
+          .means(
+              "plan",
+              "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; "
+              "default: auto; 1f1b with -o, --json, --split or --replicas; the plan's with --plan")
           .means("simulate",
                  "the only schedule to simulate, see: pipetrain schedule list; default: those of "
                  "--schedules");
