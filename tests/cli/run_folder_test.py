@@ -346,6 +346,20 @@ class RunFolder(Case):
         self.assertIn("4 stages", err)
         self.assertEqual(self.contents(), [])
 
+    def test_a_dry_run_is_refused_where_training_would_be(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "1", "-q"]
+        self.succeed(*train, "--run-dir", "run")
+        before = self.contents()
+        for end in ([], ["--dry-run"]):
+            self.refused("usage", *train, "--run-dir", "run", *end, says=['"run" is not empty', "--overwrite"])
+            self.refused("usage", *train, "--resume=run", "--resume-weights-only", "--run-dir", "run", *end, says="another --run-dir")
+            self.refused("usage", *train, "-o", "run/trained.onnx", *end, says=['"run/trained.onnx" exists', "--overwrite"])
+            self.refused("usage", *train, "-o", "nowhere/out.onnx", *end, says="nowhere")
+            self.assertEqual(self.contents(), before)
+        for more in (["--run-dir", "run", "--overwrite"], ["--resume=run"], ["-o", "run/trained.onnx", "--overwrite"]):
+            self.succeed(*train, *more, "--dry-run")
+            self.assertEqual(self.contents(), before)
+
     def test_commands_that_only_look_write_nothing(self):
         for command in ["inspect", "plan", "profile"]:
             self.succeed(command, MODEL)

@@ -321,7 +321,7 @@ void check_output(const Options& options, const std::string& output, bool replac
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another {}", printable(output), option);
   check_folder_of(output, option);
-  delete_stale_temporaries(output);
+  if (!options.dry_run) delete_stale_temporaries(output);
 }
 
 void write_plan_and_profile(const Options& options, const PlannedNetwork& network,

@@ -440,10 +440,11 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   // Before anything that takes time.
   if (leads && options.lr != "find") check_run_outputs(options);
   const bool restarts = supervision && supervision->is_restart();
-  if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
-      !options.output.empty() && options.output != "-")
+  if (leads && !start.goes_on && !restarts && options.lr != "find" && !options.output.empty() &&
+      options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
   const char* launched = std::getenv(kLaunchedVariable);
+  if (leads && options.dry_run && !launched) check_run_folder(options);
   RunFolder folder(supervision || launched,
                    has_folder && !(launched && std::string_view(launched) == kNamedFolder));
   replace_head(options, start, processes, folder);
