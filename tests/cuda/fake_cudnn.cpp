@@ -23,12 +23,14 @@ struct Descriptor {
   cudnnHandle_t handle = nullptr;  // of an operation graph; of what is made of it
   bool lacks = false;              // an address of a tensor
   std::vector<void*> data = {};    // of a pack of tensors
+  std::int64_t workspace = 0;      // of a plan
 };
 
 std::mutex mutex;
 std::string events;
 bool offers = true;
-std::int64_t workspace = 0;  // of every plan
+std::int64_t workspace = 0;  // of plans that are made
+int large_plans = -1;        // how many more have this workspace; -1: all
 std::set<void*> read;        // data that plans were run on
 
 /// Also appended to the file that FAKE_CUDNN_EVENTS names.
@@ -51,6 +53,8 @@ const char* fake_cudnn_events() {
 }
 void fake_cudnn_offers(int plans) { offers = plans != 0; }
 void fake_cudnn_workspace(std::int64_t bytes) { workspace = bytes; }
+/// Only the next `plans` have the workspace; -1: all.
+void fake_cudnn_large_plans(int plans) { large_plans = plans; }
 /// Whether a plan was run on a tensor that begins here.
 int fake_cudnn_was_given(void* data) {
   const std::lock_guard lock(mutex);
@@ -131,9 +135,11 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     there = 1;
   } else if (type == CUDNN_TYPE_INT64) {  // workspaces, indices
     there = 1;
-    const bool is_workspace = name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE ||
-                              name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE;
-    if (values && count > 0) *static_cast<int64_t*>(values) = is_workspace ? workspace : 0;
+    if (values && count > 0)
+      *static_cast<int64_t*>(values) = name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE
+                                           ? content->workspace
+                                       : name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE ? workspace
+                                                                                     : 0;
   } else if (type == CUDNN_TYPE_INT32) {
     there = 1;
     if (values && count > 0) *static_cast<int32_t*>(values) = 0;
@@ -142,10 +148,12 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-  const auto* const content = static_cast<const Descriptor*>(descriptor);
+  auto* const content = static_cast<Descriptor*>(descriptor);
   const std::lock_guard lock(mutex);
   if (content->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
     note("plan");
+    content->workspace = large_plans == 0 ? 0 : workspace;
+    if (large_plans > 0) --large_plans;
     if (content->handle) ++content->handle->plans;
   }
   return CUDNN_STATUS_SUCCESS;

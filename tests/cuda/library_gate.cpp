@@ -170,6 +170,45 @@ void run_attention(Device& device) {
   needs(0);
 }
 
+/// Parts of the gradient of attention, 129 queries each, begin at multiples of 16 bytes.
+void run_unaligned_attention(const char* (*told)(), const char* (*launches)(),
+                             const std::filesystem::path& log) {
+  const auto needs =
+      reinterpret_cast<void (*)(std::int64_t)>(dlsym(RTLD_DEFAULT, "fake_cudnn_workspace"));
+  const auto large = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_large_plans"));
+  check(needs && large, "the fakes are not loaded");
+  Device& device = cuda_plugin().open(0);
+  const auto run_gradient = [&](std::int64_t samples, std::int64_t heads, std::int64_t key_heads) {
+    const TensorType q{DType::kBFloat16, Shape{samples, heads, 129, 64}},
+        k{DType::kBFloat16, Shape{samples, key_heads, 129, 64}},
+        lse{DType::kFloat32, Shape{samples, heads, 129}}, none;
+    launches();
+    run_node(device, "AttentionGrad", {{"scale", 0.125}}, {q, q, k, k, none, none, q, lse},
+             {q, k, k}, {true, true, true});
+  };
+  const std::size_t before = get_file(log).size();
+  needs(1 << 30);  // twice the limit
+  // Thirds of eight samples are two: 2 * 129 * 4 bytes are no multiple of 16, those of four are.
+  large(1);
+  run_gradient(8, 1, 1);
+  std::string words = told();
+  check(words == "plan\nplan\nrun\nrun\n", "attention in groups of four samples: " + words);
+  check(get_file(log).size() == before, get_file(log).substr(before));
+  // One sample of four heads is aligned; the two heads that share a key head are not.
+  large(-1);
+  run_gradient(3, 4, 2);
+  words = told();
+  check(words == "plan\nplan\n", "attention that cannot be split further: " + words);
+  check(std::string(launches()).find("hand-written kernel\n") == 0, "no hand-written kernel ran");
+  words = get_file(log).substr(before);
+  check(words.find("AttentionGrad (AttentionGrad) runs with a hand-written kernel, since cuDNN has "
+                   "no plan for it: its parts would not begin at multiples of 16 bytes") !=
+                std::string::npos &&
+            std::count(words.begin(), words.end(), '\n') == 1,
+        words);
+  needs(0);
+}
+
 /// Norms and attention then run with hand-written kernels, with one warning per shape.
 void run_without_plans(const char* (*told)(), const char* (*launches)(),
                        const std::filesystem::path& log) {
@@ -259,6 +298,8 @@ void run_all(const std::filesystem::path& folder) {
         words);
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
   run_without_plans(told, launches, folder / "log");
+  offers(1);
+  run_unaligned_attention(told, launches, folder / "log");
 }
 
 }  // namespace

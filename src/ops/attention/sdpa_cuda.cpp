@@ -6,6 +6,7 @@
 #include "graph/op.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/sdpa_graph_cuda.h"
+#include "ops/attention/sdpa_parts.h"
 #include "ops/cuda/library_kernels_cuda.h"
 #include "ops/cuda/library_plans_cuda.h"
 #include "ops/kernel/element_types.h"
@@ -78,22 +79,23 @@ class SdpaKernel final : public Kernel {
 };
 
 /// Splits into groups that need about 1 / `times` of the workspace: by samples, or by the heads of
-/// one. False when there is only one head.
-bool take_fewer(SdpaShapes* part, std::size_t times) {
-  const auto fewer = [&](std::int64_t count) {
-    std::int64_t out = std::max<std::int64_t>(1, count / static_cast<std::int64_t>(times));
-    while (count % out != 0) --out;
-    return out;
-  };
+/// one. False when there is only one head, or when the log-sum-exp of smaller groups would not be
+/// aligned. `has_lse`: whether the graph reads or writes it.
+bool take_fewer(SdpaShapes* part, std::size_t times, bool has_lse) {
+  const std::int64_t of_head = has_lse ? part->queries : 0;
   if (part->batch > 1) {
-    part->batch = fewer(part->batch);
-    return true;
+    // If no group of samples is aligned, the heads of a second sample are not either.
+    const std::int64_t batch = group_size(part->batch, times, part->heads * of_head);
+    const bool is_fewer = batch < part->batch;
+    part->batch = batch;
+    return is_fewer;
   }
-  if (part->key_heads == 1) return false;
   const std::int64_t shared = part->heads / part->key_heads;
-  part->key_heads = fewer(part->key_heads);
-  part->heads = part->key_heads * shared;
-  return true;
+  const std::int64_t key_heads = group_size(part->key_heads, times, shared * of_head);
+  const bool is_fewer = key_heads < part->key_heads;
+  part->key_heads = key_heads;
+  part->heads = key_heads * shared;
+  return is_fewer;
 }
 
 /// What a plan depends on.
@@ -177,10 +179,16 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   auto& plans = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>();
   SdpaShapes part = *shapes;
   auto found = plans.find({part, gradient, keeps_lse}, build);
-  while (found.graph && found.graph->workspace_bytes() > kMostWorkspace &&
-         take_fewer(&part, found.graph->workspace_bytes() / kMostWorkspace + 1))
+  const auto needs_too_much = [&] {
+    return found.graph && found.graph->workspace_bytes() > kMostWorkspace;
+  };
+  while (needs_too_much() && take_fewer(&part, found.graph->workspace_bytes() / kMostWorkspace + 1,
+                                        gradient || keeps_lse))
     found = plans.find({part, gradient, keeps_lse}, build);
-  // If the library has no plan for this GPU, the hand-written kernel is used.
+  // A single head takes what it needs.
+  if (needs_too_much() && (part.batch > 1 || part.key_heads > 1))
+    found = {nullptr, "its parts would not begin at multiples of 16 bytes", found.is_new};
+  // If the library has no plan for this GPU or for parts, the hand-written kernel is used.
   if (!found.graph) {
     if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
