@@ -21,9 +21,15 @@ class CudaPlugin final : public DevicePlugin {
   std::vector<std::string> devices() override {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
-    PT_CHECK(status != cudaErrorInsufficientDriver && status != cudaErrorStubLibrary, kResource,
-             "no driver for NVIDIA GPUs was found, or it is older than CUDA {}.{}",
-             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (status == cudaErrorInsufficientDriver || status == cudaErrorStubLibrary) {
+      int driver = 0;
+      cudaDriverGetVersion(&driver);  // 0: none
+      PT_CHECK(status != cudaErrorStubLibrary && driver > 0, kResource,
+               "no driver for NVIDIA GPUs was found");
+      PT_FAIL(kResource,
+              "the NVIDIA driver is for CUDA {}.{}; this build needs one for CUDA {}.0 or newer",
+              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+    }
     PT_CHECK(status != cudaErrorNoDevice && !(status == cudaSuccess && count == 0), kResource,
              "no NVIDIA GPU was found");
     PT_CHECK(status == cudaSuccess, kResource, "the NVIDIA driver does not respond: {}",

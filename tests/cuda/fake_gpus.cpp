@@ -77,6 +77,11 @@ cudaError_t refuse(cudaStream_t stream) {
   stream->invalidated = true;
   return failed(cudaErrorStreamCaptureUnsupported);
 }
+/// The CUDA version of the driver; 0: none.
+int fake_driver() {
+  const char* const version = std::getenv("FAKE_DRIVER");
+  return version ? std::atoi(version) : CUDART_VERSION;
+}
 bool busy = false;   // no event is reached
 bool peers = false;  // GPUs reach each other
 
@@ -97,6 +102,10 @@ void fake_peers(int on) { peers = on != 0; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 2;
+  return fake_driver() / 1000 < CUDART_VERSION / 1000 ? cudaErrorInsufficientDriver : cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = fake_driver();
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

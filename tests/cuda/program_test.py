@@ -5,6 +5,7 @@ program_test.py PIPETRAIN FOLDER_OF_THE_PLUGIN FOLDER_OF_THE_FAKES
 """
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -84,4 +85,9 @@ with tempfile.TemporaryDirectory() as name:
     # A GPU that the plugin has no kernels for, older than any that a build supports.
     result = train(folder, "gpt-nano", code=5, FAKE_CAPABILITY="70")
     check("fake A) has compute capability 7.0; this build of pipetrain has kernels for " in result.stderr, "an old GPU", result)
+    # A driver that is too old for the CUDA libraries, and none.
+    result = train(folder, "gpt-nano", code=5, FAKE_DRIVER="11080")
+    check(re.search(r"the NVIDIA driver is for CUDA 11\.8; this build needs one for CUDA 1[2-9]\.0 or newer", result.stderr), "an old driver", result)
+    result = train(folder, "gpt-nano", code=5, FAKE_DRIVER="0")
+    check("no driver for NVIDIA GPUs was found" in result.stderr and "CUDA 0" not in result.stderr, "no driver", result)
 print(f"the program on fake libraries: {checks} checks")
