@@ -24,11 +24,11 @@ class Results:
         self.lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self.outcomes = {}  # the latest of each step
-        self.place = {"gpu": gpu.text, "version": gpu.doctor.get("version", "")}
+        self.place = {"gpu": gpu.text, "version": gpu.doctor.get("version", ""), "build": gpu.build}
         for line in self.lines("results.jsonl"):
             fields = json.loads(line)
             place = {name: fields.pop(name, None) for name in self.place}
-            if place == self.place:  # not those of another GPU, or of a rehearsal
+            if place == self.place:  # not those of another GPU or build, or of a rehearsal
                 self.keep(Outcome(**fields, output=""))
 
     def lines(self, name):
@@ -66,6 +66,8 @@ class Results:
     def report(self):
         lines = [f"`scripts/gpu-check`, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC", "",
                  f"- GPU: {self.gpu.text}", f"- pipetrain {self.gpu.doctor.get('version', 'does not start')}"]
+        if self.gpu.build:
+            lines.append(f"- build {self.gpu.build}")
         for stage in sorted({stage for stage, _ in self.outcomes}):
             steps = [outcome for outcome in self.outcomes.values() if outcome.stage == stage]
             lines += ["", f"Stage {stage}: {verdict_of(steps, self.gpu.word)}", ""]

@@ -1,4 +1,4 @@
-"""pipetrain doctor --measure: a table, a document, and a topology that plans can take; doctor: which vectors kernels use."""
+"""pipetrain doctor --measure: a table, a document, and a topology that plans can take; doctor: which build it is and which vectors kernels use."""
 
 import json
 import pathlib
@@ -28,6 +28,13 @@ class Measure(Case):
         self.assertEqual(topology["levels"][0]["count"], measured["threads"])
         for name in ("-", "/dev/stdout"):
             self.refused("usage", "doctor", "--measure", "-o", name, says="--output - cannot write to standard output")
+
+
+class Build(Case):
+    def test_json_names_it(self):
+        out, _ = self.succeed("doctor", "--json")
+        found = parse(out)
+        self.assertRegex(found["build"], rf"^{re.escape(found['version'])}-\w+[\d.]*-[0-9a-f]{{12}}-[0-9a-f]*$")
 
 
 class Vectors(Case):

@@ -162,6 +162,27 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("- passed: doctor", report)
         self.assertNotIn("two-ranks", report)
 
+    def test_results_of_another_build_do_not_count(self):
+        folder = self.fake_build(nccl_processes="exit 0")
+        (folder / "doctor.json").write_text(json.dumps({**FAKE_DOCTOR, "version": "0.1.0", "build": "0.1.0-one"}))
+        self.check(4, "--only", "two-ranks", folder=folder)
+        report = (self.out / "gpu-check.md").read_text()
+        self.assertRegex(report, r"- pipetrain 0\.1\.0\n- build 0\.1\.0-one, plugin [0-9a-f]{12}\n")
+        results = self.out / "results.jsonl"
+        of_this = results.read_text()
+        another = self.work / "another"
+        another.mkdir()
+        (another / "libpipetrain_cuda.so").write_text("other kernels")
+        without = json.loads(of_this)
+        self.assertIn("0.1.0-one", without.pop("build"))
+        for lines, use, counts in ((of_this, plugin, True), (of_this.replace("0.1.0-one", "0.1.0-two"), plugin, False),
+                                   (json.dumps(without) + "\n", plugin, False), (of_this, another, False)):
+            results.write_text(lines)
+            self.check(1, "--only", "doctor", folder=folder, use=use)
+            report = (self.out / "gpu-check.md").read_text()
+            self.assertIn("- passed: doctor", report)
+            self.assertEqual("two-ranks" in report, counts, report)
+
     def test_a_signal_ends_it_with_what_was_found(self):
         marker = self.work / "running"
         folder = self.fake_build(optim_tests=f"touch {marker}; sleep 600")

@@ -162,6 +162,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
   if (options.json) {
     Json json = {{"schema", "pipetrain.doctor/1"},
                  {"version", PIPETRAIN_VERSION},
+                 {"build", std::string(build_id())},
                  {"cores", cores},
                  {"memory_bytes", memory},
                  {"avx2", vectors != "none"},
