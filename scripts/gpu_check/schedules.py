@@ -74,12 +74,12 @@ def graphs(context):
 
 
 def chains(context):
-    """Fused element-wise chains have the bits of their nodes: without NVRTC they run node by node, with a warning."""
+    """Fused element-wise chains have the bits of their nodes: where PIPETRAIN_NVRTC names nothing they run node by node, with a warning."""
     if context.gpu.is_rehearsal:
         raise Skipped("NVRTC compiles for GPUs only")
     run = digits.train(context, "--gpu-ids", "0", environment={"PIPETRAIN_NVRTC": "/nothing"}, warnings=True)
     if "NVRTC" not in run.output:
-        raise Failed("without NVRTC the program does not warn", run.output)
+        raise Failed("without an NVRTC for kernels the program does not warn", run.output)
     digits.expect_same(run, one_stage(context))
 
 

@@ -13,8 +13,9 @@
 
 namespace pipetrain {
 
-/// The compiler of one GPU. Without NVRTC there are no compiled kernels, and a warning is logged
-/// once; if a single kernel cannot be compiled or loaded, a warning names its node.
+/// The compiler of one GPU. Where NVRTC cannot be loaded (PIPETRAIN_NVRTC), there are no compiled
+/// kernels, and a warning is logged once; if a single kernel cannot be compiled or loaded, a
+/// warning names its node.
 class CudaKernelCompiler final : public KernelCompiler {
  public:
   /// `capability`: "90"

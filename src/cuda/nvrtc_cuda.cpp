@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <nvrtc.h>
 
+#include <cstdlib>
 #include <iterator>
 #include <vector>
 
@@ -52,10 +53,10 @@ void find(void* library, const char* name, Function& function) {
 Nvrtc::Nvrtc() {
   const FoundLibrary& found = nvidia_library(NvidiaLibrary::kNvrtc);
   void* library = found.handle;
-  PT_CHECK(library != nullptr, kResource,
-           "NVRTC cannot be loaded ({}); it is part of the CUDA toolkit and PyPI's "
-           "nvidia-cuda-nvrtc, whose {} PIPETRAIN_NVRTC can name",
-           found.problem, found.file);
+  // The plugin is linked with NVRTC: without it, the plugin is not loaded.
+  const char* const named = std::getenv("PIPETRAIN_NVRTC");
+  PT_CHECK(library != nullptr, kResource, "NVRTC cannot be loaded ({}){}", found.problem,
+           named && *named ? "; without PIPETRAIN_NVRTC, that of the GPU plugin is used" : "");
   auto functions = std::make_shared<Functions>();
   find(library, "nvrtcVersion", functions->version);
   find(library, "nvrtcCreateProgram", functions->create);

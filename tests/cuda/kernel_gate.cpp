@@ -189,6 +189,9 @@ void run_without(const std::filesystem::path& folder) {
   check(words.find("warning: element-wise chains run node by node: NVRTC cannot be loaded "
                    "(/nothing: cannot open shared object file") != std::string::npos,
         words);
+  check(
+      words.find("; without PIPETRAIN_NVRTC, that of the GPU plugin is used") != std::string::npos,
+      words);
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
