@@ -135,11 +135,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     there = 1;
   } else if (type == CUDNN_TYPE_INT64) {  // workspaces, indices
     there = 1;
-    if (values && count > 0)
-      *static_cast<int64_t*>(values) = name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE
-                                           ? content->workspace
-                                       : name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE ? workspace
-                                                                                     : 0;
+    int64_t value = 0;
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) value = content->workspace;
+    if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) value = workspace;
+    if (values && count > 0) *static_cast<int64_t*>(values) = value;
   } else if (type == CUDNN_TYPE_INT32) {
     there = 1;
     if (values && count > 0) *static_cast<int32_t*>(values) = 0;
