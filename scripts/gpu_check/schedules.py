@@ -74,7 +74,7 @@ def graphs(context):
 
 
 def chains(context):
-    """Fused element-wise chains have the bits of their nodes: where PIPETRAIN_NVRTC names nothing they run node by node, with a warning."""
+    """Fused element-wise chains have the bits of their nodes: where PIPETRAIN_NVRTC names a file that is not there, they run node by node, with a warning."""
     if context.gpu.is_rehearsal:
         raise Skipped("NVRTC compiles for GPUs only")
     run = digits.train(context, "--gpu-ids", "0", environment={"PIPETRAIN_NVRTC": "/nothing"}, warnings=True)

@@ -70,7 +70,8 @@ class Training {
     std::int64_t step = first_step_;
     if (options_.resumed) {
       const bool last = step == network_.total_steps();
-      if (lacks_evaluation(network_, *options_.resumed))
+      const bool has_lost_best = last && options_.resumed->best && !summary_.best;
+      if (lacks_evaluation(network_, *options_.resumed) || has_lost_best)
         save_after(step, evaluate_after(step, last), last);
       else if (!last && has_stalled(settings_, summary_))
         summary_.end = RunEnd::kStalled;
@@ -143,8 +144,7 @@ class Training {
     const char* reason = defers ? "best" : decide_to_save(step, improved, last, due.checkpoint);
     enum : int { kNothing, kWhole, kInParts };
     int how = reason && !defers && parts_ ? kInParts : reason || due.snapshot ? kWhole : kNothing;
-    // Process 0 decides, where it may have something to decide: the others' folders and clocks
-    // differ.
+    // Process 0 decides, where it may decide at all: the others' folders and clocks differ.
     const bool may_save = !notes_ || due.checkpoint || due.snapshot || improved || last ||
                           save_asked_ || summary_.end != RunEnd::kDone;
     how = may_save ? as_process_0(network_.processes(), how) : int{kNothing};

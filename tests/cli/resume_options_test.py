@@ -94,6 +94,17 @@ class FinishedRun(Case):
         self.assertIn("nothing left to train", err)
 
 
+    def test_other_validation_data_choose_its_best_model_anew(self):
+        for name, rows in (("some.csv", digits()[64:96]), ("others.csv", digits()[64:128])):
+            self.write(name, "\n".join(rows) + "\n")
+        self.succeed(*SMALL, "--val-data", "some.csv", "--max-steps", "4", "--run-dir", "run")
+        self.succeed("train", "--resume=run", "--val-data", "others.csv", "-o", "out.onnx")
+        written = [json.loads(line) for line in (self.folder / "run/events.jsonl").read_text().splitlines()]
+        self.assertEqual([event["step"] for event in written if event["event"] == "val"][-1], 4)
+        ends = [event for event in written if event["event"] == "run_end"]
+        self.assertEqual(ends[1]["best"]["step"], 4)
+        self.assertNotEqual(ends[1]["best"]["value"], ends[0]["best"]["value"])
+
     def test_its_output_may_have_a_name_of_any_bytes(self):
         model = os.fsdecode(b"m\xfcnchen.onnx")  # not UTF-8
         self.succeed(*SMALL, "--max-steps", "1", "--run-dir", "run", "-o", model)

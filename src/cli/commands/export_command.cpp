@@ -47,7 +47,7 @@ void warn_of_missing_files(const FoundCheckpoint& found) {
     const bool is_set = std::ranges::any_of(settings, [&](const Assignment& setting) {
       const auto& [name, value] = setting;
       return std::ranges::find(options, name) != options.end() && sets_whole(value) &&
-             !value.empty() && value != "none";
+             !value.empty() && value != "none" && value != "error";
     });
     if (!is_set || fs::exists(folder / file, unknown)) return;
     log_warning("export",
@@ -55,7 +55,8 @@ void warn_of_missing_files(const FoundCheckpoint& found) {
                 "folder to \"{}\" and export again",
                 printable(found.path.string()), what, file, printable(folder.string()));
   };
-  warn({"--scale", "--categories"}, "columns.json", "how its table is encoded");
+  warn({"--scale", "--categories", "--missing", "--feature-columns", "--drop-columns"},
+       "columns.json", "how its table is encoded");
   warn({"--tokenizer"}, "texts.txt", "which tokenizer its texts need");
 }
 

@@ -256,7 +256,7 @@ int launch_command(Options& options) {
   const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
                             options.max_restarts, needed.least,       needed.spare};
   // Before what an earlier launch has left is deleted.
-  if (!train.dry_run) check_run_folder(train);
+  check_run_folder(train);
   ::setenv(kLaunchedVariable, train.run_dir.empty() ? kNamedFolder : "1", 1);
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);

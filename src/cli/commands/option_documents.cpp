@@ -151,8 +151,8 @@ constexpr std::string_view kEnvironment[][2] = {
      "~/.cache/pipetrain"},
     {"PIPETRAIN_NCCL", "NCCL library, for communication between GPUs; default: libnccl.so.2"},
     {"PIPETRAIN_NVRTC",
-     "NVRTC library that compiles fused GPU kernels, instead of the one that the GPU plugin needs "
-     "to load; default: libnvrtc.so.13"},
+     "NVRTC library that compiles fused GPU kernels, instead of the one that the GPU plugin is "
+     "linked with; default: libnvrtc.so.13"},
     {"PIPETRAIN_CUDA_GRAPHS",
      "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
     {"PIPETRAIN_VECTORS",

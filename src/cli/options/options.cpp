@@ -404,7 +404,7 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
   const auto plan = upper.values.find("--plan");
-  const bool has_plan = plan != upper.values.end();
+  const bool has_plan = plan != upper.values.end() && !plan->second.empty();
   const bool brings_schedule = has_plan && !is_set("--schedule") &&
                                lower.values.contains("--schedule") && has_schedule(plan->second);
   std::vector<Assignment> out;

@@ -179,6 +179,7 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   auto& plans = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>();
   SdpaShapes part = *shapes;
   auto found = plans.find({part, gradient, keeps_lse}, build);
+  const bool is_new = found.is_new;  // other shapes may have the same parts
   const auto needs_too_much = [&] {
     return found.graph && found.graph->workspace_bytes() > kMostWorkspace;
   };
@@ -187,10 +188,10 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
     found = plans.find({part, gradient, keeps_lse}, build);
   // A single head takes what it needs.
   if (needs_too_much() && (part.batch > 1 || part.key_heads > 1))
-    found = {nullptr, "its parts would not begin at multiples of 16 bytes", found.is_new};
+    found = {nullptr, "its parts would not begin at multiples of 16 bytes", is_new};
   // If the library has no plan for this GPU or for parts, the hand-written kernel is used.
   if (!found.graph) {
-    if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
+    if (is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
   std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;

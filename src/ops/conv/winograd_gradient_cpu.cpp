@@ -24,25 +24,11 @@ bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass
 /// tiles make one chunk: the sums stay in the second-level cache.
 constexpr std::int64_t kGradientInputs = 48;
 
-/// Products summed over tiles: (input channel, 16 output channels), points `stride` apart. Several
-/// ranges of tiles have sums of their own, `next` apart.
-struct PointSums {
-  const float* first;
-  std::int64_t stride;
-  std::int64_t ranges = 1, next = 0;
-
-  Vector8 at(std::int64_t point, std::int64_t position) const {
-    const float* from = first + point * stride + position;
-    Vector8 sum = load8(from);
-    for (std::int64_t range = 1; range < ranges; ++range) sum += load8(from + range * next);
-    return sum;
-  }
-};
-
 /// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one depth
-/// tap. Written, or added to what is there.
-template <bool kStrided>
-void transform_weight_gradient(const WinogradShape& shape, const PointSums& du, std::int64_t panel,
+/// tap; `du` of a point and a position in (input channel, 16) gives 8 sums. Written, or added to
+/// what is there.
+template <bool kStrided, class Sums>
+void transform_weight_gradient(const WinogradShape& shape, const Sums& du, std::int64_t panel,
                                std::int64_t begin, std::int64_t inputs, std::int64_t tap, bool add,
                                float* dw) {
   const std::int64_t c_stride = 9 * shape.depth.kernel, k_stride = shape.inputs * c_stride;
@@ -52,7 +38,7 @@ void transform_weight_gradient(const WinogradShape& shape, const PointSums& du, 
       for (int j = 0; j < 6; ++j) {
         Vector8 points[6];
         for (int i = 0; i < 6; ++i) {
-          points[i] = du.at(6 * i + j, c * kPanel + half);
+          points[i] = du(6 * i + j, c * kPanel + half);
         }
         weight_gradient_line<kStrided>(points, 1, lines + j, 6);
       }
@@ -131,7 +117,7 @@ struct GradientParts {
       : tiles{pass.tiles(), gradient_chunk_tiles(pass)},
         inputs{pass.inputs, kPanel},
         outputs{pass.outputs, kPanel * most_panels(pass.lanes)} {
-    // Few channels make few parts.
+    // Few channels make few parts. The sums of many would take long to read for each range.
     constexpr std::int64_t kEnough = 32;
     const std::int64_t ranges = kEnough * 512 / (pass.inputs * pass.outputs);
     tiles.parts = std::clamp<std::int64_t>(ranges, 1, tiles.groups());
@@ -155,34 +141,46 @@ struct GradientParts {
   std::int64_t count() const { return tiles.parts * inputs.parts * outputs.parts; }
 };
 
-/// The sums of one part: chunk by chunk, all points of its channels. `sums` are those of the first
-/// range of tiles, `next` before those of the second.
+/// One of the parts: tiles [begin, end), input channels [c_begin, c_end) and output channels
+/// [k_begin, k_end).
+struct GradientPart {
+  std::int64_t range, begin, end, c_begin, c_end, k_begin, k_end;
+
+  GradientPart(const GradientParts& parts, std::int64_t index) : range(index % parts.tiles.parts) {
+    const std::int64_t channels = index / parts.tiles.parts;
+    const std::int64_t row = channels % parts.inputs.parts, column = channels / parts.inputs.parts;
+    begin = parts.tiles.begin(range), end = parts.tiles.begin(range + 1);
+    c_begin = parts.inputs.begin(row), c_end = parts.inputs.begin(row + 1);
+    k_begin = parts.outputs.begin(column), k_end = parts.outputs.begin(column + 1);
+  }
+};
+
+/// The sums of one part over its tiles, chunk by chunk, all points of its channels. `sums` are
+/// those of its range.
 template <class Loops, class Scheme, class Element>
-void sum_part(const Pass& pass, const GradientParts& parts, std::int64_t part, const Element* x,
-              const Element* dy, const GradientPoints& points, float* sums, std::int64_t next) {
+void sum_part(const Pass& pass, const GradientPart& part, const Element* x, const Element* dy,
+              const GradientPoints& points, float* sums) {
   const FeatureMap from = input_map(pass), to = output_map(pass);
   const std::int64_t stride = weight_stride(pass.inputs, pass.outputs);
+  const std::int64_t chunk = gradient_chunk_tiles(pass);
   constexpr std::int64_t kMost = Loops::kMostPanels, kLanes = Loops::kLanes;
-  const std::int64_t range = part % parts.tiles.parts, rest = part / parts.tiles.parts;
-  const std::int64_t row = rest % parts.inputs.parts, column = rest / parts.inputs.parts;
-  const std::int64_t c_begin = parts.inputs.begin(row), c_end = parts.inputs.begin(row + 1);
-  const std::int64_t k_begin = parts.outputs.begin(column);
-  const std::int64_t k_end = parts.outputs.begin(column + 1);
-  const std::int64_t begin = parts.tiles.begin(range), end = parts.tiles.begin(range + 1);
-  for (std::int64_t first = begin; first < end; first += parts.tiles.group) {
-    const std::int64_t count = std::min(parts.tiles.group, end - first);
-    for (std::int64_t c = c_begin; c < c_end; c += kLanes)
-      Loops::template transform_input<Scheme>(from, x, c, first, count, points.v, c - c_begin);
-    for (std::int64_t k = k_begin; k < k_end; k += kLanes)
-      Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z, k - k_begin);
+  for (std::int64_t first = part.begin; first < part.end; first += chunk) {
+    const std::int64_t count = std::min(chunk, part.end - first);
+    for (std::int64_t c = part.c_begin; c < part.c_end; c += kLanes)
+      Loops::template transform_input<Scheme>(from, x, c, first, count, points.v, c - part.c_begin);
+    for (std::int64_t k = part.k_begin; k < part.k_end; k += kLanes) {
+      Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z,
+                                                 k - part.k_begin);
+    }
     for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
-      for (std::int64_t k = k_begin; k < k_end; k += kMost * kPanel) {
-        float* u = sums + range * next + slot.point * stride + k * pass.inputs + c_begin * kPanel;
+      for (std::int64_t k = part.k_begin; k < part.k_end; k += kMost * kPanel) {
+        float* u = sums + slot.point * stride + k * pass.inputs + part.c_begin * kPanel;
         for (const DepthTap& tap : pass.depth_taps()) {
-          points.multiply<Loops>(slot, tap, 0, c_end - c_begin, (k - k_begin) / kPanel,
-                                 std::min(kMost, (k_end - k) / kPanel), count,
+          points.multiply<Loops>(slot, tap, 0, part.c_end - part.c_begin,
+                                 (k - part.k_begin) / kPanel,
+                                 std::min(kMost, (part.k_end - k) / kPanel), count,
                                  u + tap.tap * kPoints * stride, pass.inputs * kPanel,
-                                 /*overwrite=*/slot.first_of_point && first == begin);
+                                 /*overwrite=*/slot.first_of_point && first == part.begin);
         }
       }
     }
@@ -198,26 +196,40 @@ void sum_parts(const WinogradShape& shape, const Element* x, const Element* dy, 
   const std::int64_t inputs = parts.inputs.most(), outputs = parts.outputs.most();
   const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
   const std::int64_t taps = shape.depth.kernel, next = taps * kPoints * stride;
+  const std::int64_t ranges = parts.tiles.parts;
   auto* sums = reinterpret_cast<float*>(workspace);
-  float* rest = sums + parts.tiles.parts * next;
+  float* rest = sums + ranges * next;
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (std::int64_t part = 0; part < parts.count(); ++part) {
+    for (std::int64_t index = 0; index < parts.count(); ++index) {
+      const GradientPart part(parts, index);
       float* own = rest + omp_get_thread_num() * GradientPoints::floats(pass, inputs, outputs);
-      sum_part<Loops, Scheme>(pass, parts, part, x, dy, {pass, inputs, outputs, own}, sums, next);
+      sum_part<Loops, Scheme>(pass, part, x, dy, {pass, inputs, outputs, own},
+                              sums + part.range * next);
     }
+    // The parts of the same channels share their panels.
 #pragma omp for schedule(static)
-    for (std::int64_t block = 0; block < shape.inputs * shape.outputs / (kPanel * kPanel);
-         ++block) {
-      const std::int64_t blocks = shape.inputs / kPanel;
-      const std::int64_t panel = block / blocks, begin = block % blocks * kPanel;
-      for (std::int64_t tap = 0; tap < taps; ++tap) {
-        const float* u = sums + tap * kPoints * stride + (panel * shape.inputs + begin) * kPanel;
-        transform_weight_gradient<Scheme::kStrided>(shape, {u, stride, parts.tiles.parts, next},
-                                                    panel, begin, kPanel, tap, add, dw);
+    for (std::int64_t index = 0; index < parts.count(); ++index) {
+      const GradientPart part(parts, index);
+      const std::int64_t first = part.k_begin / kPanel, panels = part.k_end / kPanel - first;
+      const std::int64_t end = first + panels * (part.range + 1) / ranges;
+      for (std::int64_t panel = first + panels * part.range / ranges; panel < end; ++panel) {
+        for (std::int64_t tap = 0; tap < taps; ++tap) {
+          const float* u =
+              sums + tap * kPoints * stride + (panel * shape.inputs + part.c_begin) * kPanel;
+          const auto sum = [=](std::int64_t point, std::int64_t position) {
+            const float* from = u + point * stride + position;
+            Vector8 total = load8(from);
+            for (std::int64_t range = 1; range < ranges; ++range)
+              total += load8(from + range * next);
+            return total;
+          };
+          transform_weight_gradient<Scheme::kStrided>(shape, sum, panel, part.c_begin,
+                                                      part.c_end - part.c_begin, tap, add, dw);
+        }
+        if (dbias && part.c_begin == 0) sum_panel(shape, dy, panel, add, dbias);
       }
-      if (dbias && begin == 0) sum_panel(shape, dy, panel, add, dbias);
     }
   }
 }
@@ -276,8 +288,11 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
                                  u + slot.point * stride, u_panel, slot.first_of_point);
         }
         for (std::int64_t i = 0; i < together; ++i) {
-          transform_weight_gradient<Scheme::kStrided>(shape, {u + i * u_panel, stride}, panel + i,
-                                                      begin, inputs, tap.tap, add, dw);
+          const auto sum = [from = u + i * u_panel](std::int64_t point, std::int64_t position) {
+            return load8(from + point * stride + position);
+          };
+          transform_weight_gradient<Scheme::kStrided>(shape, sum, panel + i, begin, inputs, tap.tap,
+                                                      add, dw);
         }
       }
       for (std::int64_t i = 0; dbias && i < together; ++i)
