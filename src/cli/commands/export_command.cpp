@@ -1,13 +1,9 @@
 // pipetrain export: the weights of a checkpoint as the model's file.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <initializer_list>
 #include <iostream>
-#include <string_view>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -37,27 +33,19 @@ FoundCheckpoint read_steadily(const fs::path& from) {
 }
 
 /// Where a checkpoint was copied out of its run, says which file there the model would need.
-void warn_of_missing_files(const FoundCheckpoint& found) {
+void warn_of_missing_files(const FoundCheckpoint& found, const DataOptions& data) {
   const fs::path folder = run_of(found.path);
   std::error_code unknown;
   if (fs::exists(folder / "config.toml", unknown)) return;
-  const std::vector<Assignment>& settings = found.checkpoint.run.settings;
-  const auto warn = [&](std::initializer_list<std::string_view> options, const char* file,
-                        const char* what) {
-    const bool is_set = std::ranges::any_of(settings, [&](const Assignment& setting) {
-      const auto& [name, value] = setting;
-      return std::ranges::find(options, name) != options.end() && sets_whole(value) &&
-             !value.empty() && value != "none" && value != "error";
-    });
-    if (!is_set || fs::exists(folder / file, unknown)) return;
+  const auto warn = [&](bool is_needed, const char* file, const char* what) {
+    if (!is_needed || fs::exists(folder / file, unknown)) return;
     log_warning("export",
                 "{} is not in the folder of its run, so the model will not say {}: copy {} of that "
                 "folder to \"{}\" and export again",
                 printable(found.path.string()), what, file, printable(folder.string()));
   };
-  warn({"--scale", "--categories", "--missing", "--feature-columns", "--drop-columns"},
-       "columns.json", "how its table is encoded");
-  warn({"--tokenizer"}, "texts.txt", "which tokenizer its texts need");
+  warn(data.csv.encodes(), "columns.json", "how its table is encoded");
+  warn(!data.text.tokenizer.empty(), "texts.txt", "which tokenizer its texts need");
 }
 
 }  // namespace
@@ -101,7 +89,7 @@ int export_command(Options& options) {
   const fs::path file =
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);
-  warn_of_missing_files(found);
+  warn_of_missing_files(found, options.run.data);
   const OnnxMetadata metadata =
       describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
   for (const std::string& change :

@@ -25,7 +25,8 @@
 namespace pipetrain {
 
 /// Workspace of the three below for as many threads as they are told; OpenMP may start fewer. With
-/// many tiles it holds all transformed weights, four times as many floats as there are weights.
+/// many tiles it holds all transformed weights, four times as many floats as there are weights. A
+/// weight gradient of few channels has their sums once for each range of tiles, up to 64 times.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, bool input_gradient, int threads);
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 

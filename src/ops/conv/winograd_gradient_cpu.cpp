@@ -208,16 +208,20 @@ void sum_parts(const WinogradShape& shape, const Element* x, const Element* dy, 
       sum_part<Loops, Scheme>(pass, part, x, dy, {pass, inputs, outputs, own},
                               sums + part.range * next);
     }
-    // The parts of the same channels share their panels.
-#pragma omp for schedule(static)
+    // The parts of the same channels share their inputs, panel by panel.
+#pragma omp for schedule(static) nowait
     for (std::int64_t index = 0; index < parts.count(); ++index) {
       const GradientPart part(parts, index);
-      const std::int64_t first = part.k_begin / kPanel, panels = part.k_end / kPanel - first;
-      const std::int64_t end = first + panels * (part.range + 1) / ranges;
-      for (std::int64_t panel = first + panels * part.range / ranges; panel < end; ++panel) {
+      const std::int64_t width = part.c_end - part.c_begin;
+      const std::int64_t items = (part.k_end - part.k_begin) / kPanel * width;
+      const std::int64_t end = items * (part.range + 1) / ranges;
+      std::int64_t count = 0;
+      for (std::int64_t item = items * part.range / ranges; item < end; item += count) {
+        const std::int64_t panel = part.k_begin / kPanel + item / width;
+        const std::int64_t begin = part.c_begin + item % width;
+        count = std::min(end - item, width - item % width);
         for (std::int64_t tap = 0; tap < taps; ++tap) {
-          const float* u =
-              sums + tap * kPoints * stride + (panel * shape.inputs + part.c_begin) * kPanel;
+          const float* u = sums + tap * kPoints * stride + (panel * shape.inputs + begin) * kPanel;
           const auto sum = [=](std::int64_t point, std::int64_t position) {
             const float* from = u + point * stride + position;
             Vector8 total = load8(from);
@@ -225,11 +229,15 @@ void sum_parts(const WinogradShape& shape, const Element* x, const Element* dy, 
               total += load8(from + range * next);
             return total;
           };
-          transform_weight_gradient<Scheme::kStrided>(shape, sum, panel, part.c_begin,
-                                                      part.c_end - part.c_begin, tap, add, dw);
+          transform_weight_gradient<Scheme::kStrided>(shape, sum, panel, begin, count, tap, add,
+                                                      dw);
         }
-        if (dbias && part.c_begin == 0) sum_panel(shape, dy, panel, add, dbias);
       }
+    }
+    if (dbias) {
+#pragma omp for schedule(static)
+      for (std::int64_t panel = 0; panel < shape.outputs / kPanel; ++panel)
+        sum_panel(shape, dy, panel, add, dbias);
     }
   }
 }

@@ -79,6 +79,7 @@ TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
             "volume_strided", {3, 32, 6, 16, 24}, {48, 32, 3, 3, 3}, {2, 2, 2}, unit, all_around},
         ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
         ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around},
+        ConvCase{"many_channels", {7, 112, 16, 15}, {176, 112, 3, 3}, one, one, around},
         ConvCase{"few_channels", {4, 32, 40, 37}, {48, 32, 3, 3}, one, one, around},
         ConvCase{"dilated", {3, 48, 23, 24}, {80, 48, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
         ConvCase{"strided", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around}}) {
