@@ -109,6 +109,9 @@ struct Checkpoint {
 
 /// "step-000400".
 std::string checkpoint_name(std::int64_t step);
+/// The checkpoint of another step in the same folder: beside a "given-up-step-000300", one that
+/// was given up as well, if there is one.
+std::filesystem::path checkpoint_beside(const std::filesystem::path& checkpoint, std::int64_t step);
 /// The checkpoints in a folder, newest first, by the number in their name; but those of more steps
 /// than the newest one, which a run has given up by going back, come last.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);

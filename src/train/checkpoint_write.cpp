@@ -314,6 +314,14 @@ bool RunRecord::predates(const std::string& number) const {
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 
+fs::path checkpoint_beside(const fs::path& checkpoint, std::int64_t step) {
+  const fs::path folder = checkpoint.parent_path();
+  const fs::path given_up = folder / (std::string(kGivenUp) + checkpoint_name(step));
+  std::error_code ignored;
+  const bool is_given_up = checkpoint.filename().string().starts_with(kGivenUp);
+  return is_given_up && fs::exists(given_up, ignored) ? given_up : folder / checkpoint_name(step);
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> paths;
   for (auto& [step, path] : newest_first(folder).all) paths.push_back(std::move(path));

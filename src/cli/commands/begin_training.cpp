@@ -132,13 +132,10 @@ void take_best_model(FoundCheckpoint& found, const fs::path& folder) {
   const bool same = !folder.empty() && fs::equivalent(checkpoints, folder / "checkpoints", ignored);
   if (same || !checkpoint.best || !checkpoint.best_weights.empty()) return;
   const std::int64_t best = checkpoint.best->step;
-  // A step that the run has given up since then has another name, as the one of `found` may have.
-  fs::path path = checkpoints / ("given-up-" + checkpoint_name(best));
-  if (!found.path.filename().string().starts_with("given-up-") || !fs::exists(path, ignored))
-    path = checkpoints / checkpoint_name(best);
   try {
-    checkpoint.best_weights =
-        exported_weights(best == checkpoint.step ? checkpoint : read_checkpoint(path));
+    checkpoint.best_weights = exported_weights(
+        best == checkpoint.step ? checkpoint
+                                : read_checkpoint(checkpoint_beside(found.path, best)));
   } catch (const Error& error) {
     log_debug("train", "{}", error.what());  // the end says so, if no model is better
   }
