@@ -1,7 +1,6 @@
 #include "onnx_io/builder.h"
 
 #include "base/atomic_file.h"
-#include "base/error.h"
 #include "onnx_io/data_files.h"
 #include "onnx_io/wire.h"
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/error.h"
 #include "base/index.h"
 
 namespace pipetrain {

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 
-#include "base/error.h"
 #include "graph/op.h"
 #include "ops/fused/fused.h"
 #include "ops/registry/registry.h"

@@ -11,7 +11,6 @@
 #include "ops/kernel/channel_block.h"
 #include "ops/reduce/reduce_plan.h"
 #include "ops/registry/registry.h"
-#include "ops/reorder/reorder.h"
 #include "passes/value_readers.h"
 
 namespace pipetrain {

@@ -18,7 +18,7 @@ namespace {
 
 bool is_mpirun(pid_t process) {
   std::array<char, 64> name{};
-  const int file = open(fmt::format("/proc/{}/comm", process).c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(fmt::format("/proc/{}/comm", process).c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
   const ssize_t size = read(file, name.data(), name.size());
   close(file);
@@ -37,7 +37,7 @@ bool is_mpirun(pid_t process) {
   if (poll(&end, 1, milliseconds) != 0) _exit(0);
   // Its children, the connections to the hosts, would keep its output open.
   std::array<char, 4'096> list{};
-  const int file = open(children, O_RDONLY);
+  const int file = ::open(children, O_RDONLY);
   if (read(file, list.data(), list.size() - 1) < 0) list.front() = '\0';
   syscall(SYS_pidfd_send_signal, launcher, SIGKILL, nullptr, 0U);
   pid_t child = 0;

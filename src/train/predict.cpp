@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/setting.h"
 #include "ops/registry/registry.h"
 #include "passes/execute.h"
 #include "passes/lower.h"

@@ -14,7 +14,6 @@
 #include "pipeline/schedule/schedule_file.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
-#include "profile/machine.h"
 #include "profile/measure.h"
 #include "profile/measure_device.h"
 #include "train/model_order.h"

@@ -12,7 +12,6 @@
 #include "base/statistics.h"
 #include "pipeline/schedule/generate.h"
 #include "processes/process_group.h"
-#include "profile/machine.h"
 #include "train/auto_schedule.h"
 #include "train/pipeline_run.h"
 #include "train/process_agreement.h"

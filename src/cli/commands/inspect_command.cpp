@@ -15,7 +15,6 @@
 #include "ops/conv/conv.h"
 #include "passes/build.h"
 #include "passes/linearise.h"
-#include "profile/machine.h"
 #include "profile/measure.h"
 #include "train/given_shapes.h"
 #include "train/loaded_model.h"

@@ -7,7 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"

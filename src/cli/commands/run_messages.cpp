@@ -14,7 +14,6 @@
 #include "cli/output/terminal.h"
 #include "passes/parameters.h"
 #include "processes/process_group.h"
-#include "profile/machine.h"
 #include "train/resume.h"
 
 namespace pipetrain {

@@ -15,7 +15,6 @@
 #include <optional>
 #include <type_traits>
 
-#include "base/error.h"
 #include "ops/conv/added_weight_gradient_cpu.h"
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_choice_cpu.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
 #include "graph/op.h"
 #include "ops/gather/gather.h"
 #include "ops/kernel/element_types.h"

@@ -11,7 +11,6 @@
 
 #include "base/cores.h"
 #include "pipeline/runtime/core_claims.h"
-#include "profile/machine.h"
 
 namespace pipetrain {
 namespace {

@@ -1,6 +1,6 @@
-// What differs between the compilers of hand-written kernels. Each has an include root of its own
-// with gpu/launch.h and gpu/halves.h: nvcc this one, NVRTC src/cuda/nvrtc, the host's compiler
-// tests/emulator, which runs the threads of a block as fibers.
+// What differs between the compilers of hand-written kernels. Each has a gpu/launch.h of its own:
+// nvcc this one, NVRTC src/cuda/nvrtc, the host's compiler tests/emulator, which runs the threads
+// of a block as fibers. NVRTC also uses the gpu/halves.h beside this; the emulator has another.
 #pragma once
 
 #include <cuda_runtime.h>
