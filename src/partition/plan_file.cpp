@@ -355,12 +355,4 @@ std::string_view name_of(Recompute recompute) {
   return "auto";
 }
 
-Recompute recompute_named(std::string_view name) {
-  for (const Recompute mode : {Recompute::kNone, Recompute::kAll, Recompute::kAuto}) {
-    if (name_of(mode) == name) return mode;
-  }
-  PT_FAIL(kUsage, "unknown mode \"{}\"; {} is one of none, all, auto", printable(name),
-          setting("recompute"));
-}
-
 }  // namespace pipetrain

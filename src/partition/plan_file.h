@@ -65,7 +65,5 @@ std::vector<std::string> element_names(const ChainCosts& chain);
 
 /// "none", "all", "auto".
 std::string_view name_of(Recompute recompute);
-/// The mode of that name; an Error (kUsage) listing all of them.
-Recompute recompute_named(std::string_view name);
 
 }  // namespace pipetrain

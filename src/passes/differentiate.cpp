@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "base/error.h"
 #include "ops/registry/registry.h"
@@ -64,7 +63,6 @@ class Differentiation {
   }
 
   void refuse_missing_gradients() const {
-    std::set<int> behind_loss;  // nodes from which the loss is reached
     std::vector<bool> live(graph_.values.size(), false);
     live[index(training_.loss.loss_sum)] = true;
     std::map<std::string_view, std::vector<std::string>> missing;

@@ -140,11 +140,6 @@ bool is_other(char32_t code) {
          category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CS;
 }
 
-bool is_punctuation(char32_t code) {
-  const auto category = category_of(code);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
-}
-
 bool is_nonspacing_mark(char32_t code) { return category_of(code) == UTF8PROC_CATEGORY_MN; }
 
 bool is_word_character(char32_t code) {

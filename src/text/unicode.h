@@ -31,8 +31,6 @@ std::u32string normalized(std::u32string_view text, NormalForm form);
 bool is_white_space(char32_t code);
 /// General categories Cc, Cf, Co (and Cs).
 bool is_other(char32_t code);
-/// General categories P*.
-bool is_punctuation(char32_t code);
 /// General category Mn.
 bool is_nonspacing_mark(char32_t code);
 /// Alphabetic, marks, digits, connectors, joiners: \w of Unicode's regular expressions.

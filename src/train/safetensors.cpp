@@ -158,11 +158,6 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
 
 }  // namespace
 
-std::uint64_t safetensors_bytes(const NamedTensors& tensors) {
-  const TensorTypes types = types_of(tensors);
-  return length_of(head_of(types), types);
-}
-
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
   return write_safetensors(path, types_of(tensors),
                            [&](const std::string& name) { return bytes_of(tensors.at(name)); });

@@ -37,9 +37,6 @@ struct FileRecord {
   std::vector<TensorPlace> tensors;  // in the order of the file
 };
 
-/// Length of the file that write_safetensors() writes.
-std::uint64_t safetensors_bytes(const NamedTensors& tensors);
-
 /// Writes a file, which appears whole or not at all. Error (kResource) for the disk.
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 

@@ -136,7 +136,7 @@ inline Result serial_round(UpdateRule rule, int stages, int micro_batches,
   shape.stages = stages;
   shape.micro_batches = micro_batches;
   shape.gradient_sync = gradient_sync;
-  shape.placement = chain_placement(stages);
+  for (int s = 0; s < stages; ++s) shape.placement.push_back({s});
   shape.edges = edges;
   return serial_round(shape, warm);
 }

@@ -48,10 +48,9 @@ struct Options {
   std::string from;      // export: a checkpoint
   // Other commands
   bool show_params = false, show_chain = false, show_layers = false, show_graph = false;
-  std::string against;      // verify: the folder of a run
-  std::string replay;       // verify: a run or a checkpoint
-  std::string assertion;    // eval --assert 'accuracy>=0.97'
-  std::string plan_output;  // plan/profile: where to write
+  std::string against;    // verify: the folder of a run
+  std::string replay;     // verify: a run or a checkpoint
+  std::string assertion;  // eval --assert 'accuracy>=0.97'
   std::string schedules = "gpipe,1f1b,pipedream";
   bool schedule_given = false;
   std::string svg, dot;  // plan, schedule: figures to write

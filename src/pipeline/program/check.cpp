@@ -198,8 +198,6 @@ const char* to_text(CheckRule rule) {
       return "receive buffers";
     case CheckRule::kVersions:
       return "weight versions";
-    case CheckRule::kMemory:
-      return "memory";
   }
   return "?";
 }

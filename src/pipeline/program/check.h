@@ -20,7 +20,8 @@
 //  | 10 one order at both ends of a channel, of collectives     order on channels, collectives
 //  | 11 groups of transfers are bounded                         no rule: there are no groups
 //  | memory
-//  | 12 bytes held stay under a cap                             memory (check_memory())
+//  | 12 bytes held stay under a cap                             no rule: plans keep within the
+//  |                                                            memory of a device
 //  | 13 receives that wait have a buffer                        receive buffers
 //  | weights
 //  | 14 sync: version 0, one update, after all gradients        weight versions, updates,
@@ -67,7 +68,6 @@ enum class CheckRule {
   kActivations,     // activation slots: never two micro-batches in one, never more than declared
   kReceiveBuffers,  // the same for the receive buffers of each edge
   kVersions,        // every micro-batch reads the weights the update rule says, copies as declared
-  kMemory,          // bytes held on a device stay under its cap (check_memory() alone)
 };
 
 /// Returns the rule's name as errors print it.

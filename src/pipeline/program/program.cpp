@@ -64,12 +64,6 @@ bool sends_whole_mini_batches(UpdateRule rule) {
   return rule == UpdateRule::kStash || rule == UpdateRule::kVertical;
 }
 
-std::vector<std::vector<int>> chain_placement(int stages) {
-  std::vector<std::vector<int>> placement;
-  for (int s = 0; s < stages; ++s) placement.push_back({s});
-  return placement;
-}
-
 int turns_of_replicas(const std::vector<int>& replicas) {
   constexpr std::int64_t kMost = 1 << 14;
   std::int64_t turns = 1;

@@ -142,8 +142,6 @@ struct Program {
 bool is_asynchronous(UpdateRule rule);
 /// True where every micro-batch is a mini-batch of its own: kStash, kVertical.
 bool sends_whole_mini_batches(UpdateRule rule);
-/// One device for each stage, in order.
-std::vector<std::vector<int>> chain_placement(int stages);
 /// Returns after how many micro-batches all stages are at the same place in their turns again,
 /// where stage s has replicas[s]. Stages with which these would be too many to simulate do not
 /// count.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/index.h"
-#include "pipeline/program/check.h"
 
 namespace pipetrain {
 namespace {
@@ -113,76 +113,6 @@ std::vector<DeviceBytes> peak_bytes(const Program& program, const std::vector<St
     peaks.push_back(peak);
   }
   return peaks;
-}
-
-void check_memory(const Program& program, const std::vector<StageBytes>& stages,
-                  const std::vector<std::int64_t>& caps, ErrorKind blame) {
-  PT_CHECK(caps.size() == program.device.size(), kInternal,
-           "memory is given for {} devices, but the schedule has {}", caps.size(),
-           program.device.size());
-  const Ledger ledger(program, stages);
-  for (std::size_t d = 0; d < program.device.size(); ++d) {
-    DeviceBytes held = ledger.open(static_cast<int>(d));
-    const auto require = [&](const std::string& where) {
-      if (total(held) <= caps[d]) return;
-      throw Error(blame,
-                  fmt::format("schedule '{}' breaks rule {} ({}): device {}{} holds {} "
-                              "bytes, but may hold {}: weights and optimizer {}, "
-                              "activations {}, receive buffers {}, workspace {}",
-                              printable(program.schedule), static_cast<int>(CheckRule::kMemory),
-                              to_text(CheckRule::kMemory), d, where, total(held), caps[d],
-                              held.weights, held.activations, held.buffers, held.working));
-    };
-    require("");
-    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
-      const Instruction& instruction = program.device[d][i];
-      ledger.start(instruction, held);
-      if (total(held) > caps[d]) {
-        require(fmt::format(", instruction {} ({})", i, to_text(program, instruction)));
-      }
-      ledger.finish(instruction, held);
-    }
-  }
-}
-
-std::vector<std::vector<MemorySample>> bytes_over_time(
-    const Program& program, const std::vector<StageBytes>& stages,
-    const std::vector<std::vector<Event>>& events) {
-  const Ledger ledger(program, stages);
-  std::vector<std::vector<MemorySample>> result;
-  for (std::size_t d = 0; d < program.device.size(); ++d) {
-    // Receives overlap with compute: changes are sorted by time.
-    std::vector<MemorySample> changes;
-    DeviceBytes held = ledger.open(static_cast<int>(d));
-    std::int64_t before = total(held);
-    changes.push_back({0, before});
-    const auto change = [&](double seconds) {
-      if (total(held) == before) return;
-      changes.push_back({seconds, total(held) - before});
-      before = total(held);
-    };
-    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
-      const Event& event = events.at(d).at(i);
-      ledger.start(program.device[d][i], held);
-      change(event.start);
-      ledger.finish(program.device[d][i], held);
-      change(event.end);
-    }
-    std::stable_sort(
-        changes.begin() + 1, changes.end(),
-        [](const MemorySample& a, const MemorySample& b) { return a.seconds < b.seconds; });
-    std::vector<MemorySample>& samples = result.emplace_back();
-    std::int64_t sum = 0;
-    for (const MemorySample& sample : changes) {
-      sum += sample.bytes;
-      if (!samples.empty() && samples.back().seconds == sample.seconds) {
-        samples.back().bytes = sum;
-      } else {
-        samples.push_back({sample.seconds, sum});
-      }
-    }
-  }
-  return result;
 }
 
 }  // namespace pipetrain

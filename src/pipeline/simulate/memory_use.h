@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/error.h"
-#include "pipeline/program/event.h"
 #include "pipeline/program/program.h"
 
 namespace pipetrain {
@@ -37,24 +35,5 @@ struct DeviceBytes {
 /// receive to the last compute instruction of its micro-batch. O(instructions). Throws
 /// Error(kInternal) where bytes are not given for all stages.
 std::vector<DeviceBytes> peak_bytes(const Program& program, const std::vector<StageBytes>& stages);
-
-/// Throws Error(`blame`) that names rule, device and instruction if a device holds more than its
-/// cap, in bytes, at any point of its list. `caps`: [devices]. The program must be one that check()
-/// accepts.
-void check_memory(const Program& program, const std::vector<StageBytes>& stages,
-                  const std::vector<std::int64_t>& caps, ErrorKind blame = ErrorKind::kInternal);
-
-/// A device holds `bytes` from `seconds` until the next sample.
-struct MemorySample {
-  double seconds = 0;
-  std::int64_t bytes = 0;
-};
-
-/// Returns what each device holds over the time of `events` (predicted or measured): a sample for
-/// every change, [devices]. What an instruction needs counts from its start, what it frees goes at
-/// its end; working memory counts while it runs. Events must be those of the program.
-std::vector<std::vector<MemorySample>> bytes_over_time(
-    const Program& program, const std::vector<StageBytes>& stages,
-    const std::vector<std::vector<Event>>& events);
 
 }  // namespace pipetrain
