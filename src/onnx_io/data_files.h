@@ -51,8 +51,8 @@ class DataFile {
   std::uint64_t end_ = 0;  // of what was appended; 0: nothing
 };
 
-/// Chooses `new_name` for every file that has to be written for a model at `output`, read from
-/// `source_directory`. A file keeps its name if that is a plain name which is free in the output's
+/// Chooses `new_name` for every file that has to be written for a model at `output`, made from the
+/// model file `source`. A file keeps its name if that is a plain name which is free in the output's
 /// directory (or belongs to the model that is replaced there, and to no other). Otherwise, and for
 /// data named after another model ("OTHER.onnx.data", changed data also "<source model>.SUFFIX"),
 /// the new name is derived from the output's name. Locations from a file are never used as paths.

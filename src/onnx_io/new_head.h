@@ -23,7 +23,7 @@ struct NewHead {
 /// before a Softmax, Sigmoid, Flatten, Reshape or pooling. Weights of it in Constant nodes become
 /// initializers. Its new weights are uniform within 1 / sqrt(fan in), as PyTorch's, by the seed.
 /// Names, types and all else of the file stay, except for the names of its classes; shapes that it
-/// declares behind the layer follow. External data are copied into one file beside `to`, its name
+/// declares after the layer follow. External data are copied into one file beside `to`, its name
 /// with ".data" behind, without those of the old head. Error (kModel) when there is no such layer
 /// or its tensors are shared, (kUsage) when nothing is called `output_node`.
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -86,7 +86,7 @@ bool LabelRules::beaten(int link, int end, int used, int stages) const {
   });
 }
 
-// Whether a cut over this link can have its front side end here: the stages behind it begin in
+// Whether a cut over this link can have its front side end here: the stages after it begin in
 // another group of the level below, and in the same group of the level.
 bool LabelRules::possible_end(int link, int end) const {
   if (end % pricing_.group_size(link - 1) != 0) return false;

@@ -3,7 +3,7 @@
 //   G[n] = 0,  G[a] = min over b > a of  r(a, b, G[b]) + G[b]
 //
 // where r is the smallest number of replicas with which the stage [a, b) keeps a time limit and
-// fits into memory, given that G[b] devices come after it. More devices behind a stage never make r
+// fits into memory, given that G[b] devices come after it. More devices after a stage never make r
 // smaller, so the fewest devices of every suffix give the fewest of the whole: exact.
 //
 // Where G alone is not enough, a position keeps several Pareto-optimal labels: on devices in groups
@@ -98,7 +98,7 @@ class DeviceSearch {
   void place_on_unequal(const Stage& stage, int link, bool recompute);
   bool try_known(int first);
   void add_root_labels();
-  // Devices behind the next stage to the left, idle ones included.
+  // Devices after the next stage to the left, idle ones included.
   int consumed(const Label& label) const { return pricing_.devices() - label.end; }
   int most_consumed(int first) const;
   void look_at(int first) {
@@ -319,7 +319,7 @@ void DeviceSearch<Ranges>::fill(int first) {
 }
 
 // Whether a stage that ends here can leave enough devices for its label to be of use: by the keys,
-// then by the replicas that the best label behind it allows.
+// then by the replicas that the best label after it allows.
 template <class Ranges>
 bool DeviceSearch<Ranges>::worth_trying(int first, int last) {
   const int least = least_[at(last)], least_used = least_used_[at(last)];

@@ -118,7 +118,7 @@ class OrderRace {
       for (int i = position + 1; i < cut; ++i) {
         if (reads(order[at(i)], node)) return false;
       }
-      // Behind the first node after the cut that it does not feed, so that the cut can stay.
+      // After the first node after the cut that it does not feed, so that the cut can stay.
       const bool free = cut < static_cast<int>(order.size()) && !reads(order[at(cut)], node);
       if (position == cut - 1 && !free) return false;
       std::rotate(order.begin() + position, order.begin() + position + 1,

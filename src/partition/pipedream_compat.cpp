@@ -162,7 +162,7 @@ class Level {
     return fits(k + 1, j, std::ceil(static_cast<double>(machines_ - m) / replicas));
   }
 
-  // Tries the stage (k, j] behind every plan up to k.
+  // Tries the stage (k, j] after every plan up to k.
   void extend(const double* from, double* to, int rows, int k, int j) const {
     const int most = request_.straight ? std::min(2, machines_) : machines_;
     for (int replicas = 1; replicas < most; ++replicas) {

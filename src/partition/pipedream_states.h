@@ -53,7 +53,7 @@ class BitTable {
 struct PipeDreamState {
   /// The antichain and PipeDream's augmentation of it, nodes of the profile: whose outputs it
   /// believes to cross the cut. Inside a block of several branches this counts the fork as well,
-  /// even if nobody behind the cut reads it.
+  /// even if nobody after the cut reads it.
   std::vector<int> outputs;
   double output_bytes = 0;
   // Of all nodes before the cut:

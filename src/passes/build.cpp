@@ -137,10 +137,10 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                  check_axis_of_samples(model, rules, lower_options, training);
                });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
-  remove_dead_statistics(training);                         // behind remove_dead_nodes()
+  remove_dead_statistics(training);                         // after remove_dead_nodes()
   training.coupled_samples = find_coupled_samples(training);  // of what the loss depends on
   mark_preparation(training, options.first);  // before the backward pass, which asks for the marks
-  note_single_values(training);               // behind it: weights may be normalized
+  note_single_values(training);               // after it: weights may be normalized
   if (!options.with_gradients) return training;
   differentiate(training);
   remove_dead_nodes(training.graph, results_of(training));
@@ -155,7 +155,7 @@ void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
   } else if (fusion == FusionTarget::kGpu) {
     fold_biases(training);  // before fuse_elementwise(), which would take the biases
     fuse_elementwise(training, FusedTypes::kStored);
-    fuse_matmul_epilogues(training);  // behind it: activations that no chain has taken
+    fuse_matmul_epilogues(training);  // after it: activations that no chain has taken
     pad_logits(training);  // the last ones: nothing else may read or make the logits by then
     pad_weights(training);
   }
@@ -174,7 +174,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
                                         ? NormActivations::kElementwise
                                         : NormActivations::kLimits);
   if (options.with_gradients && options.fusion == FusionTarget::kCpu)
-    fuse_batch_norm_sums(training, SummedNorms::kAll);  // before casts, too; behind what fuses more
+    fuse_batch_norm_sums(training, SummedNorms::kAll);  // before casts, too; after what fuses more
   if (options.with_gradients && options.fusion == FusionTarget::kGpu &&
       options.feature_map_layout == Layout::kChannelsLast)
     fuse_batch_norm_sums(training, SummedNorms::kChannelsLast);
@@ -185,11 +185,11 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
     if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs
     if (options.first) match_accumulations(*options.first, training);  // of their final shapes
-    if (options.batched_micro_batches > 1) {  // the last one: no node may move any more
+    if (options.micro_batches_of_step > 1) {  // the last one: no node may move any more
       if (options.first) {
         batch_weight_gradients_like(*options.first, training);
       } else {
-        batch_weight_gradients(training, options.batched_micro_batches);
+        batch_weight_gradients(training, options.micro_batches_of_step);
       }
     }
   } else if (options.fusion == FusionTarget::kGpu) {

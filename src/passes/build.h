@@ -1,4 +1,4 @@
-// All passes in their order: from a file's model to the graph that training runs.
+// The passes from lowering on, in order: from a file's model to the graph that training runs.
 #pragma once
 
 #include "passes/loss.h"
@@ -20,20 +20,20 @@ struct BuildOptions {
   /// The storage type of matmul/conv operands and results: kFloat32, or a narrower type for mixed
   /// precision.
   DType precision = DType::kFloat32;
-  // The following options require gradients and have no effect on evaluation graphs.
   FusionTarget fusion = FusionTarget::kNone;
-  /// Whether weights are packed for the inner loops of CPUs, once per version: worthwhile where a
-  /// step has several micro-batches.
-  bool pack_weights = false;
-  /// Micro-batches of a step. CPU weight gradients are batched over several of them where that is
-  /// faster; with 1 none are.
-  std::int64_t batched_micro_batches = 1;
   /// The same network with larger micro-batches: its accumulators are shared, and its choices of
   /// batched gradients and of what is repeated for each sample are copied. Null: this is the first.
   const TrainingGraph* first = nullptr;
+  // The following options require gradients and have no effect on evaluation graphs.
+  /// Whether weights are packed for the inner loops of CPUs, once per version: worthwhile where a
+  /// step has several micro-batches.
+  bool pack_weights = false;
+  /// Micro-batches of a step, for CPU weight gradients that are batched over several of them where
+  /// that is faster; 1: none are batched.
+  std::int64_t micro_batches_of_step = 1;
 };
 
-/// Runs all passes on `model`, which must have been through untie_copies(); build.cpp has their
+/// Runs them on `model`, which must have been through untie_copies(); build.cpp has their
 /// order and why it is this one. Errors are those of the passes: kModel for what cannot be trained,
 /// kUsage for what an option must decide.
 TrainingGraph build_training_graph(const OnnxModel& model,

@@ -1,4 +1,4 @@
-// Where the classes of an output are, and the activation behind which it is a probability.
+// Where the classes of an output are, and the activation after which it is a probability.
 #include <optional>
 #include <string_view>
 
@@ -58,7 +58,7 @@ std::size_t class_axis(const Graph& graph, ValueId output) {
 std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output) {
   FinalActivation found;
   const Shape& shape = graph[output].type.shape;
-  std::optional<std::size_t> axis;  // where the classes are; absent behind a Reshape that loses it
+  std::optional<std::size_t> axis;  // where the classes are; absent after a Reshape that loses it
   if (shape.rank() > 0) axis = class_axis(graph, output);
   for (found.node = graph[output].producer; found.node;) {
     const Node& node = graph[found.node];

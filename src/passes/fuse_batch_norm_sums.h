@@ -1,4 +1,4 @@
-// Fuses the sum behind a residual block into the BatchNorm before it, in the forward pass.
+// Fuses the sum after a residual block into the BatchNorm before it, in the forward pass.
 #pragma once
 
 #include <cstdint>

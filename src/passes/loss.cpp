@@ -179,7 +179,7 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
   if (const GraphInput* tokens = token_input(training, shape)) {
     const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
     const GraphInput* const first = first_lookup(training);
-    if (tokens != first) {  // a decoder behind an encoder
+    if (tokens != first) {  // a decoder after an encoder
       PT_CHECK(
           has_labels, kUsage,
           "output \"{}\" predicts a token at every position of \"{}\", but \"{}\" comes before "

@@ -347,7 +347,7 @@ class Classifier {
   }
 
   /// The first use that is the goal, of the tensor or of what is made of it without data, `depth`
-  /// nodes behind it. What a search has found is kept for those that come by later.
+  /// nodes after it. What a search has found is kept for those that come by later.
   const OnnxNode* first_use(const std::string& name, int depth, Way way, Goal goal) const {
     const std::vector<Use>& uses = uses_of(name);
     if (depth > kMaximumDepth || uses.empty()) return nullptr;

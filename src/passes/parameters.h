@@ -57,7 +57,7 @@ bool is_statistic_slot(const OnnxNode& node, std::size_t slot);
 /// moves its elements lies between; through differentiable arithmetic on weights, such as weight
 /// normalization or W + B A, if it is named like a parameter, or is a module's or a matrix and
 /// neither its name nor its values are a constant's (`parameter_names.h`). What `train_only`
-/// matches counts as trained. freeze_tensors() follows, behind untie_copies().
+/// matches counts as trained. freeze_tensors() follows, after untie_copies().
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options);
 

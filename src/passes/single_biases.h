@@ -9,7 +9,7 @@
 namespace pipetrain {
 
 /// The tensors of one element that are added to the result of a MatMul, Gemm, Conv or ConvTranspose
-/// with one output, directly or behind a change of its shape or type. The names are the model's.
+/// with one output, directly or after a change of its shape or type. The names are the model's.
 NameSet single_biases(const OnnxModel& model);
 
 }  // namespace pipetrain

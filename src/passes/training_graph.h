@@ -109,8 +109,8 @@ struct TrainingGraph {
 /// contiguous range of them.
 struct Chain {
   std::vector<NodeId> order;
-  /// bytes[i]: activation bytes (one micro-batch) that cross a cut before order[i]; size
-  /// order.size() + 1.
+  /// forward_bytes[i], backward_bytes[i]: bytes of activations, and of gradients, of one
+  /// micro-batch that cross a cut before order[i]; size order.size() + 1.
   std::vector<std::size_t> forward_bytes, backward_bytes;
 };
 

@@ -51,8 +51,8 @@ struct TiedGradient {
 
 struct ChainCosts {
   std::vector<ChainCost> elements;
-  /// bytes[i]: activations (gradients) of one micro-batch that cross a cut before element i;
-  /// elements.size() + 1 long.
+  /// forward_bytes[i], backward_bytes[i]: bytes of activations, and of gradients, of one
+  /// micro-batch that cross a cut before element i; elements.size() + 1 long.
   std::vector<std::size_t> forward_bytes, backward_bytes;
   std::vector<TiedGradient> tied = {};
 };

@@ -122,7 +122,7 @@ class DeviceProfiler {
     const Graph& graph = training_.graph;
     const std::unique_ptr<Kernel> kernel =
         make_kernel(*stream_, {node, graph.input_types(node), graph.output_types(node)});
-    // Operands of one run, one behind the other; so many sets of them that none is in the cache.
+    // Operands of one run, one after the other; so many sets of them that none is in the cache.
     std::vector<std::size_t> places;
     std::size_t bytes = 0, used = 1;
     const auto place = [&](ValueId id, bool wanted) {

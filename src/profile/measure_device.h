@@ -12,7 +12,7 @@
 
 namespace pipetrain {
 
-/// Measures every kind of node alone: the median of rounds of runs one behind the other, on random
+/// Measures every kind of node alone: the median of rounds of runs one after the other, on random
 /// operands that do not come out of the device's cache. One-time costs such as compilation are
 /// excluded; launch gaps are included. Measurements are kept under what the device is and the
 /// versions of its libraries (Device::make()); if one is missing, all are taken again. `threads`,

@@ -325,7 +325,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
     options.pack_weights = most > 1;
     // A product for several micro-batches would belong to several leaves of a tree of sums.
     const bool apart = asynchronous() || config_.pipeline.accumulators > 0;
-    options.batched_micro_batches = apart || most == 1 ? 1 : micro_batches_;
+    options.micro_batches_of_step = apart || most == 1 ? 1 : micro_batches_;
   }
   options.expand_for_gpus = on_gpu;
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;

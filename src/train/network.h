@@ -1,11 +1,12 @@
-// From files to a run in four values, each made from the one before:
+// From files to a run in four types, each made from the one before:
 //
 //   RunConfig → Network          the model is read and differentiated, the data bound
 //             → ProfiledNetwork  what its kernels take, and the order of its nodes
 //             → PlannedNetwork   the stages, their program, what a step will take
 //             → PipelineRun      the stages compiled; it trains or evaluates
 //
-// Each is complete when it is made, and contains the one before.
+// Each is complete when it is made. The first three are plain data and contain the one before; a
+// PipelineRun refers to its PlannedNetwork, which outlives it.
 #pragma once
 
 #include <cstdint>

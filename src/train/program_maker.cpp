@@ -57,7 +57,7 @@ void check_compression(const PipelineConfig& config) {
            setting("accumulators"));
 }
 
-/// The edges, and behind them those of `more` between other stages.
+/// The edges, and after them those of `more` between other stages.
 std::vector<Edge> joined(std::vector<Edge> edges, const std::vector<Edge>& more) {
   for (const Edge& edge : more) {
     const bool known = std::ranges::any_of(edges, [&](const Edge& one) {

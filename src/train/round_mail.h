@@ -1,7 +1,7 @@
 // What the processes of an asynchronous round tell each other while it runs:
 //
 //   others → process 0   the losses of their micro-batches, requests, the contents of their stages
-//   process 0 → others   what is done behind a boundary (round_saves.h)
+//   process 0 → others   what is done after a boundary (round_saves.h)
 #pragma once
 
 #include <functional>

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/setting.h"
 #include "processes/process_group.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
@@ -439,7 +438,7 @@ class Training {
     report_saves();
   }
 
-  /// What is done behind a step inside an asynchronous round.
+  /// What is done after a step inside an asynchronous round.
   RoundSaves::Decision decide_inside(std::int64_t step) {
     obey(asked_here());
     const char* reason =

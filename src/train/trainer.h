@@ -32,7 +32,7 @@ struct StepReport {
   std::optional<double> gradient_norm;
   double learning_rate = 0;
   std::optional<double> loss_scale;  // where the precision has one that adapts
-  std::string weights_digest;        // behind this step, where it was computed twice
+  std::string weights_digest;        // after this step, where it was computed twice
   bool skipped = false;              // gradients were not finite: the step changed nothing
   std::int64_t skipped_steps = 0;    // of the whole run
   double seconds = 0;                // of this step; 0 inside a round without a drain

@@ -73,7 +73,7 @@ std::string svg_of(const std::vector<RangePoint>& points) {
 
 double suggested_rate(const std::vector<RangePoint>& points) {
   const std::vector<double> losses = smooth_losses(points);
-  // Behind its minimum the loss jumps up and down.
+  // After its minimum the loss jumps up and down.
   const auto least = static_cast<std::size_t>(std::ranges::min_element(losses) - losses.begin());
   double steepest = 0, rate = 0;
   for (std::size_t i = kFirst; i + 2 < points.size() && i <= least; ++i) {

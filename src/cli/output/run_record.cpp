@@ -104,7 +104,7 @@ void remove_from(std::int64_t step, std::vector<StepRecord>& records) {
   while (!records.empty() && records.back().step >= step) records.pop_back();
 }
 
-/// Steps behind a checkpoint are done again by a run that goes on from it, and their validations
+/// Steps after a checkpoint are done again by a run that goes on from it, and their validations
 /// are void.
 void add_step(StepRecord record, RecordedRun& run) {
   remove_from(record.step, run.validations);

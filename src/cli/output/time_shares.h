@@ -18,7 +18,7 @@ struct TimeShares {
 };
 
 /// The kernels' times in the quickest of the first rounds of a run. The very first one warms up
-/// memory and caches; rounds that are shorter than it, or have a validation behind them, are not
+/// memory and caches; rounds that are shorter than it, or have a validation after them, are not
 /// compared.
 class QuickestRound {
  public:

@@ -15,7 +15,7 @@ __device__ __forceinline__ void write_gru(const GruForward& w, const Unit& u, bo
   w.activated[(u.row * 3 + 2) * hidden + u.j] = active ? candidate : 0.0f;
 }
 
-/// The reset gate behind the product.
+/// The reset gate after the product.
 __global__ void gru_step_after(GruForward w, std::int64_t t, const float* h, float* next) {
   const Unit u = unit_of(w.layer, t);
   const std::int64_t hidden = w.layer.hidden;

@@ -9,7 +9,7 @@
 
 namespace pipetrain::recurrent {
 
-/// An activation behind its clip; `kind` is the number of an ActivationKind.
+/// An activation after its clip; `kind` is the number of an ActivationKind.
 struct GpuFunction {
   int kind;
   float alpha, beta;

@@ -27,7 +27,7 @@ class Limit {
   std::array<double, 4> stored_;
 };
 
-/// An activation behind its clip. Derivatives are taken from the activated value: all of these
+/// An activation after its clip. Derivatives are taken from the activated value: all of these
 /// functions are monotone, so a clipped input shows by the value at the limit.
 class Function {
  public:

@@ -18,7 +18,7 @@ void complete(Program& program);
 /// know no memory limits.
 void set_recompute(Program& program, const std::vector<bool>& recompute);
 
-/// Adds a gradient sync to a synchronous program that has none, with all updates behind it, and
+/// Adds a gradient sync to a synchronous program that has none, with all updates after it, and
 /// annotates.
 void add_gradient_sync(Program& program);
 

@@ -46,7 +46,7 @@ ProgramCut cut_program(const Program& program, int micro_batches_done) {
   std::vector<int> newest(at(program.stages), -1);
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
-    std::map<int, std::size_t> end;  // [stage]: index of the update behind which it is cut
+    std::map<int, std::size_t> end;  // [stage]: index of the update after which it is cut
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (list[i].kind != Kind::kUpdate || list[i].micro_batch != micro_batches_done - 1) continue;
       end[list[i].stage] = i;
@@ -60,7 +60,7 @@ ProgramCut cut_program(const Program& program, int micro_batches_done) {
                "the program cannot be cut after {} micro-batches", micro_batches_done);
       const bool before = i <= end.at(instruction.stage);
       const bool forward = instruction.kind == Kind::kForward;
-      // A gradient may be received before an update of the stage, and read behind it.
+      // A gradient may be received before an update of the stage, and read after it.
       const bool runs_again = forward || is_transfer(instruction.kind);
       if (before && (instruction.micro_batch < micro_batches_done || !runs_again)) continue;
       if (before && forward)

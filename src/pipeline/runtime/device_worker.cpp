@@ -91,7 +91,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
       progress.fetch_add(1, std::memory_order_relaxed);
     }
     index = list.empty() ? 0 : list.size() - 1;
-    // A device that has nothing behind the end has not met it yet.
+    // A device that has nothing after the end has not met it yet.
     if (is_asynchronous(round_.program->rule)) look_for_end(round_.program->micro_batches - 1);
     if (early_end_) end_early();
     synchronize();
