@@ -33,7 +33,7 @@ struct BuildOptions {
   std::int64_t micro_batches_of_step = 1;
 };
 
-/// Runs them on `model`, which must have been through untie_copies(); build.cpp has their
+/// Runs these passes on `model`, which must have been through untie_copies(); build.cpp has their
 /// order and why it is this one. Errors are those of the passes: kModel for what cannot be trained,
 /// kUsage for what an option must decide.
 TrainingGraph build_training_graph(const OnnxModel& model,
