@@ -1,9 +1,49 @@
-# Installs missing Debian packages. Sourced by the other scripts.
+# Installs missing Debian packages, and looks at what a machine or container allows. Sourced by the other scripts.
 
 say() { printf '\n== %s\n' "$*" >&2; }
 fail() {
   printf 'error: %s\n' "$*" >&2
   exit 1
+}
+
+# cores: how many may be kept busy: those of this process, or fewer where the container has a limit (docker run --cpus=2).
+cores() {
+  local count quota=max period=1
+  count=$(nproc)
+  read -r quota period < <(cat /sys/fs/cgroup/cpu.max 2> /dev/null) || true
+  if [[ $quota =~ ^[1-9][0-9]*$ && $period =~ ^[1-9][0-9]*$ ]] && (((quota + period - 1) / period < count)); then
+    count=$(((quota + period - 1) / period))
+  fi
+  echo "$count"
+}
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(cores)}
+
+# tests_can_run_what_they_write: programs and libraries, for which build/tmp is used where the folder for temporary files
+# allows none.
+tests_can_run_what_they_write() {
+  local probe
+  probe=$(mktemp)
+  printf '#!/bin/sh\n' > "$probe"
+  chmod +x "$probe"
+  if ! "$probe" 2> /dev/null; then
+    mkdir -p build/tmp
+    export TMPDIR=$PWD/build/tmp
+  fi
+  rm -f "$probe"
+}
+
+# sanitized COMMAND…: runs programs with sanitizers of gcc 12 or clang 14, which may not start where more than 28 bits of
+# addresses are random. Only root sees how many are.
+sanitized() {
+  local bits
+  bits=$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || echo unknown)
+  if [[ $bits != 28 ]] && setarch -R true 2> /dev/null; then
+    setarch -R "$@"
+  elif [[ $bits =~ ^[0-9]+$ ]] && ((bits > 28)); then
+    fail "the sanitizers of gcc 12 and clang 14 need: sysctl vm.mmap_rnd_bits=28"
+  else
+    "$@"
+  fi
 }
 
 # Build dependencies. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.

@@ -7,6 +7,7 @@ import os, pathlib, re, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+CORES = subprocess.check_output(["bash", "-c", "source scripts/packages.sh && cores"], cwd=ROOT, text=True).strip()
 
 
 def fail(message):
@@ -33,7 +34,7 @@ def run_program(program, suites):
     command = [str(BUILD / program), "--gtest_brief=1"]
     if suites:
         command.append("--gtest_filter=" + ":".join(form.format(suite) for suite in suites for form in ("{}.*", "*/{}.*", "{}/*", "*/{}/*")))
-    count = os.cpu_count() or 1
+    count = int(CORES)
     shards = [subprocess.Popen(command, cwd=BUILD / "tests", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env={**os.environ, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(shard)})
               for shard in range(count)]
@@ -75,13 +76,13 @@ def main():
         wanted.append("pipetrain")
         if (folder / "CMakeLists.txt").exists():
             wanted.append(f"tests/{directory.as_posix()}/all")
-    if subprocess.run(["cmake", "--build", BUILD, "--target", *wanted], stdout=sys.stderr).returncode:
+    if subprocess.run(["cmake", "--build", BUILD, "--parallel", CORES, "--target", *wanted], stdout=sys.stderr).returncode:
         fail("the build failed (see the compiler's output above)")
     built = time.monotonic()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several tests share the cores
     passed = all([run_program(program, [] if whole or len(programs) > 1 else suites_of(files)) for program in programs])
     if scripts:
-        passed = subprocess.run(["ctest", "--test-dir", BUILD, "--parallel", str(os.cpu_count() or 1), "--output-on-failure", "--no-tests=error",
+        passed = subprocess.run(["ctest", "--test-dir", BUILD, "--parallel", CORES, "--output-on-failure", "--no-tests=error",
                                  "-R", f"^({'|'.join(sorted(names))})$"], stdout=sys.stderr).returncode == 0 and passed
     print(f"built in {built - start:.0f} s, tested in {time.monotonic() - built:.0f} s", file=sys.stderr)
     sys.exit(0 if passed else "error: tests failed")
