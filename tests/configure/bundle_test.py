@@ -16,7 +16,7 @@ file(WRITE ${{CMAKE_BINARY_DIR}}/empty.cpp "int main() {{}}")
 add_executable(pipetrain ${{CMAKE_BINARY_DIR}}/empty.cpp)
 add_custom_target(pipetrain_cuda)
 add_custom_target(documents)
-include({SOURCES}/cmake/bundle.cmake)
+include("{SOURCES}/cmake/bundle.cmake")
 """
 
 

@@ -12,8 +12,8 @@ CMAKE = os.environ.get("CMAKE", "cmake")
 
 
 class Folders(unittest.TestCase):
-    def plan(self, place, *flags):
-        """The build's files and commands for the project in a folder of this name."""
+    def configured(self, place, *flags):
+        """The build folder of the project in a folder of this name."""
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
         (folder / place).mkdir(parents=True)
@@ -22,7 +22,11 @@ class Folders(unittest.TestCase):
         done = subprocess.run([CMAKE, "-G", "Ninja", "-S", link, "-B", folder / place / "build", "-DPIPETRAIN_CUDA=OFF", *flags],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        return (folder / place / "build/build.ninja").read_text()
+        return folder / place / "build"
+
+    def plan(self, place, *flags):
+        """The build's files and commands for the project in a folder of this name."""
+        return (self.configured(place, *flags) / "build.ninja").read_text()
 
     def test_names_of_its_own_folders(self):
         for place in ("src/cuda", "src/train", "a b"):
@@ -33,6 +37,12 @@ class Folders(unittest.TestCase):
         for name in ("softmax_cuda.cu.o", "op_check.cpp.o"):
             self.assertTrue(name in plan, name)
         self.assertFalse("matmul_cuda.cpp.o" in plan)
+
+    def test_tests_run_in_a_folder_with_a_space(self):
+        build = self.configured("a b", "-DPIPETRAIN_TESTS=ON")
+        done = subprocess.run([Path(CMAKE).with_name("ctest"), "--test-dir", build, "--no-tests=error", "-R", "^layers$"], text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ set(CPACK_PACKAGE_CONTACT "nobody <nobody@example.org>")
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE all)
 set(CPACK_COMPONENTS_ALL ${{COMPONENTS}})
-set(CPACK_PRE_BUILD_SCRIPTS {SOURCES}/cmake/before_packaging.cmake)
+set(CPACK_PRE_BUILD_SCRIPTS "{SOURCES}/cmake/before_packaging.cmake")
 include(CPack)
 """
 

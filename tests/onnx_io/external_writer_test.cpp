@@ -1,4 +1,6 @@
 // Models whose tensors are in files of their own: what is copied, rewritten and left alone.
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -351,8 +353,9 @@ assert names.pop("W2") == [3.0] * 16 and names.pop("W") == [0.0] * 16 and names.
 assert len(names) == 13 and all(v == [-1.5, 0.25] for v in names.values()), names
 assert model.graph.node[0].input[1] == "W2"
 )");
-  const std::string command = std::string(python) + " " + (directory_ / "check.py").string() + " " +
-                              (directory_ / "out.onnx").string();
+  const std::string command =
+      fmt::format("'{}' '{}' '{}'", python, (directory_ / "check.py").string(),
+                  (directory_ / "out.onnx").string());
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 

@@ -1,11 +1,9 @@
 #include "support/emulated_kernels.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -22,6 +20,7 @@
 #include "ops/norm/batch_norm_launch_cuda.h"
 #include "ops/registry/registry.h"
 #include "optim/update_cuda.h"
+#include "support/temporary_directory.h"
 
 namespace pipetrain::test {
 namespace {
@@ -38,12 +37,8 @@ class HostCompiler final : public KernelCompiler {
   }
 
   int build() {
-    namespace fs = std::filesystem;
     is_noting = false;
-    const fs::path folder =
-        fs::temp_directory_path() /
-        ("pipetrain_generated_" + std::to_string(getpid()) + "_" + std::to_string(++builds_));
-    fs::create_directories(folder);
+    const TemporaryDirectory folder;
     const std::string source = folder / "kernels.cpp", library = folder / "kernels.so",
                       words = folder / "words";
     {
@@ -55,21 +50,20 @@ class HostCompiler final : public KernelCompiler {
     }
     const std::string root = PIPETRAIN_SOURCE_DIR;
     const std::string command =
-        std::string(PIPETRAIN_HOST_COMPILER) +
-        " -std=c++20 -O0 -fPIC -shared -ffp-contract=off -Wall -Wextra -Werror "
+        "'" PIPETRAIN_HOST_COMPILER
+        "' -std=c++20 -O0 -fPIC -shared -ffp-contract=off -Wall -Wextra -Werror "
         "-Wno-unknown-pragmas -Wno-unused-parameter -Wno-unused-variable"
 #ifdef __SANITIZE_ADDRESS__
         " -fsanitize=address"
 #endif
-        " -I" +
-        root + "/tests/emulator -I" + root + "/src -I" + root + "/tests " + source + " -o " +
-        library + " > " + words + " 2>&1";
+        " -I'" +
+        root + "/tests/emulator' -I'" + root + "/src' -I'" + root + "/tests' '" + source +
+        "' -o '" + library + "' > '" + words + "' 2>&1";
     const int status = std::system(command.c_str());
     void* const handle = status == 0 ? dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
     std::ifstream said(words);
     std::string text((std::istreambuf_iterator<char>(said)), {});
     if (status == 0 && !handle) text = dlerror();
-    fs::remove_all(folder);
     if (!handle) throw std::runtime_error(text);
     for (const auto& [key, number] : noted_) {
       const auto kernel = reinterpret_cast<HostKernel::Function>(
@@ -100,7 +94,6 @@ class HostCompiler final : public KernelCompiler {
 
   std::map<std::string, int> noted_;
   std::map<std::string, std::shared_ptr<CompiledKernel>> kernels_;
-  int builds_ = 0;
 };
 
 HostCompiler& host_compiler() {
