@@ -429,7 +429,7 @@ class Measuring(Case):
 
     def test_a_batch_is_no_larger_than_the_data(self):
         rows = self.predicted()[:2]
-        out, _ = self.succeed("predict", "m.onnx", "--data", self.data, "--limit", "2", "--batch-size", "1000000",
+        out, _ = self.succeed("predict", "m.onnx", "--data", self.data, "--limit", "2", "--batch-size", "1000000", "--threads", "2",
                               before=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
         self.assertEqual(len(out.splitlines()), 2)
         for row, line in zip(rows, out.splitlines()):

@@ -8,6 +8,7 @@ from program import Case
 # GPT-3 (Brown et al. 2020) but for a shorter context: 700 GB of weights.
 GPT3 = ["--layers", "96", "--width", "12288", "--heads", "96", "--vocab", "50257", "--context", "256"]
 TINY = ["--layers", "2", "--width", "64", "--vocab", "100", "--context", "16"]
+FEW_BLOCKS = 64  # of 512 bytes; some file systems count what they note of the file
 
 
 class New(Case):
@@ -21,7 +22,7 @@ class New(Case):
         self.assertIn("for planning", err)
         size, blocks = self.sizes("gpt.onnx.data")
         self.assertGreater(size, 690e9)
-        self.assertEqual(blocks, 0)
+        self.assertLessEqual(blocks, FEW_BLOCKS)
         self.assertLess(self.sizes("gpt.onnx")[0], 2e6)
         out, _ = self.succeed("inspect", "gpt.onnx")
         self.assertIn("sparse", out)
@@ -36,7 +37,9 @@ class New(Case):
 
     def test_weights_are_left_out_when_asked(self):
         self.succeed("new", "gpt", *TINY, "--weights", "none", "-o", "none.onnx")
-        self.assertEqual(self.sizes("none.onnx.data")[1], 0)
+        size, blocks = self.sizes("none.onnx.data")
+        self.assertGreater(size, 1024 * FEW_BLOCKS)
+        self.assertLessEqual(blocks, FEW_BLOCKS)
         self.succeed("new", "gpt", *TINY, "-o", "some.onnx")
         self.assertFalse((self.folder / "some.onnx.data").exists())
         self.succeed("train", "some.onnx", "--batch-size", "4", "--max-steps", "1")

@@ -1,13 +1,12 @@
 """A processor without the instructions that the CPU's kernels are compiled for: what needs them is refused in one sentence,
 everything else works."""
 
-import os
 import re
 import shutil
 import subprocess
 import unittest
 
-from program import DATA, MODEL, PROGRAM, Case
+from program import DATA, MODEL, PROGRAM, Case, environment_of_user
 
 # Old processors by qemu's names, with what they lack.
 PROCESSORS = {
@@ -66,7 +65,7 @@ class OldProcessor(Case):
         if not qemu:
             self.skipTest("qemu-x86_64 is not installed (Debian: qemu-user)")
         # The program starts itself anew, which would leave the emulator, unless this is set.
-        environment = dict(os.environ, OMP_WAIT_POLICY="passive", PIPETRAIN_CACHE_DIR=self.cache)
+        environment = environment_of_user() | {"OMP_WAIT_POLICY": "passive", "PIPETRAIN_CACHE_DIR": self.cache}
         environment.pop("PIPETRAIN_VECTORS", None)
         for processor, lacks in PROCESSORS.items():
             for command in COMPUTING + OTHERS:

@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -14,12 +16,15 @@ MODELS = pathlib.Path(os.environ["PIPETRAIN_MODELS"])
 MODEL = str(MODELS / "digits-cnn.onnx")
 DATA = str(MODELS / "digits.csv.gz")
 SECONDS = 300  # for one command, on a busy machine
+# What users set for Open MPI itself (OMPI_MCA_…, PMIX_MCA_…, OMPI_ALLOW_RUN_AS_ROOT) stays.
+NOT_OF_USER = re.compile("(PIPETRAIN|SLURM|SRUN|PMI|OMPI_COMM_WORLD|DMLC)_|PMIX_(?!MCA_)|(TF_CONFIG|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE)$")
 EXIT = {"usage": 2, "model": 3, "data": 4, "resource": 5, "diverged": 6, "assertion": 8}
 
 
 def environment_of_user():
-    """The environment without pipetrain's own variables, but for PIPETRAIN_VECTORS: the whole suite can be run with narrower vectors."""
-    return {name: value for name, value in os.environ.items() if name == "PIPETRAIN_VECTORS" or not name.startswith("PIPETRAIN_")}
+    """The environment without pipetrain's own variables, but for PIPETRAIN_VECTORS: the whole suite can be run with narrower vectors. Without those
+    that launchers and schedulers set, too: the tests may run in an allocation of nodes."""
+    return {name: value for name, value in os.environ.items() if name == "PIPETRAIN_VECTORS" or not NOT_OF_USER.match(name)}
 
 
 def digits():
@@ -167,6 +172,16 @@ class Case(unittest.TestCase):
         for part in [says] if isinstance(says, str) else says:
             self.assertIn(part, err)
         return err
+
+    def german(self):
+        """The environment of a user who writes numbers with commas. The locale is made here, as many systems lack it; where it cannot be
+        made (Debian: locales), the environment only names it."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        made = pathlib.Path(folder.name, "de_DE.UTF-8")
+        if shutil.which("localedef"):
+            subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", made], capture_output=True, check=False)
+        return {"LC_ALL": made.name} | ({"LOCPATH": folder.name} if made.exists() else {})
 
     def write(self, name, content):
         path = self.folder / name

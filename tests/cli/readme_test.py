@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from program import MODEL, MODELS, PROGRAM, SECONDS, Case, digits
+from program import MODEL, MODELS, PROGRAM, SECONDS, Case, digits, environment_of_user
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 README = (SOURCE / "README.md").read_text()
@@ -84,8 +84,7 @@ class Pages(unittest.TestCase):
 
 class Readme(Case):
     def run_line(self, line):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
-        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "PATH": f"{self.folder}/build:{os.environ['PATH']}"}
+        clean = environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache, "PATH": f"{self.folder}/build:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=self.folder, env=clean, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=SECONDS)
         self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout[-500:]}\n{done.stderr[-3000:]}")

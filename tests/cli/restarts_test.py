@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, SECONDS, Case, is_alive, steps_of
+from program import DATA, EXIT, MODEL, SECONDS, Case, environment_of_user, is_alive, steps_of
 
 RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "300", "--batch-size", "32", "--device", "cpu", "--gpus", "2", "--threads", "1", "--no-pin",
        "--micro-batches", "4"]
@@ -204,7 +204,7 @@ class Restarts(Case):
         self.run_folder = self.folder / "run"
         self.process = subprocess.Popen([os.environ["PIPETRAIN"], *ENDLESS, "--restarts", "3", "--run-dir", "run"], cwd=self.folder, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                                        env=dict(os.environ, PIPETRAIN_CACHE_DIR=self.cache))
+                                        env=environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache})
         self.addCleanup(self.end)
         self.wait_for_steps(10)
         os.killpg(self.process.pid, signal.SIGINT)

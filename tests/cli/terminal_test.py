@@ -11,7 +11,7 @@ import termios
 import fcntl
 import unittest
 
-from program import DATA, MODEL, MODELS, PROGRAM, SECONDS, Case, events
+from program import DATA, MODEL, MODELS, PROGRAM, SECONDS, Case, environment_of_user, events
 
 RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1",
        "--epochs", "2", "--log-every", "5", "--save-every", "never"]
@@ -61,8 +61,7 @@ class Terminal(Case):
         except OSError as error:  # a root without /dev/pts
             self.skipTest(f"no terminal can be opened here: {error}")
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        clean = {name: value for name, value in os.environ.items()
-                 if not name.startswith("PIPETRAIN_") and name not in ("COLUMNS", "NO_COLOR")}
+        clean = {name: value for name, value in environment_of_user().items() if name not in ("COLUMNS", "NO_COLOR")}
         clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "TERM": "xterm"} | environment
         process = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
         os.close(theirs)
@@ -126,7 +125,7 @@ class Terminal(Case):
             return re.sub(r"(loss|acc) +[\d.]+ ?%?", r"\1 #", "\n".join(kept))
         run = [*RUN, "--val-split", "0.2", "--overwrite", "--run-dir", "run"]
         transcript = GOLDEN.strip("\n")
-        for columns, environment in [(80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (80, {"LC_ALL": "de_DE.UTF-8"})]:
+        for columns, environment in [(80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (80, self.german())]:
             self.assertEqual(masked(self.on_terminal(columns, *run, **environment)), transcript, (columns, environment))
         self.assertEqual(masked(self.succeed(*run)[1]), transcript)
 
@@ -188,8 +187,9 @@ class Terminal(Case):
 
     def test_another_language_changes_nothing(self):
         lines = []
-        for language in ["C", "de_DE.UTF-8"]:
-            _, err = self.succeed(*RUN, "--run-dir", language, environment={"LC_ALL": language})
+        languages = [{"LC_ALL": "C"}, self.german()]
+        for language in languages:
+            _, err = self.succeed(*RUN, "--run-dir", language["LC_ALL"], environment=language)
             # What was measured differs from run to run; its form does not.
             lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU +[\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line.replace(" us ", " ms ")))
                           for line in err.splitlines() if line.startswith("step")])
@@ -197,11 +197,11 @@ class Terminal(Case):
         self.assertEqual(len(lines[0]), 5)
         self.assertRegex(lines[0][1], r"^step  5/20  ep   0\.50  loss  \d\.\d{4}  acc +\d+\.\d\d%  lr \d\.\de-\d\d N ms N samples/s")
         outputs = []
-        for language in ["C", "de_DE.UTF-8"]:
-            out, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--json", environment={"LC_ALL": language})
+        for language in languages:
+            out, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--json", environment=language)
             outputs.append(re.sub(r'"seconds": [^,\n]*', "", out))
         self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(self.succeed("train", "--help", environment={"LC_ALL": "de_DE.UTF-8"}), self.succeed("train", "--help"))
+        self.assertEqual(self.succeed("train", "--help", environment=languages[1]), self.succeed("train", "--help"))
 
     def test_jq_reads_a_run_that_diverged(self):
         self.refused("diverged", *RUN, "--optimizer", "sgd", "--lr", "1e30", "--run-dir", "run")

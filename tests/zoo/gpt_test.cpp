@@ -89,7 +89,7 @@ TEST(Gpt, TheLargestIsPlannedWithoutItsWeights) {
   struct stat status {};
   ASSERT_EQ(::stat((directory / "gpt.onnx.data").c_str(), &status), 0);
   EXPECT_EQ(static_cast<std::uint64_t>(status.st_size), hole);
-  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_LE(status.st_blocks, 64);  // some file systems count what they note of the file
 
   OnnxModel model = read_onnx(directory / "gpt.onnx");
   ASSERT_EQ(model.warnings.size(), 1U);

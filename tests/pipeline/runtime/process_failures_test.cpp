@@ -116,7 +116,7 @@ TEST(Processes, AFailureNamesTheProcessAndTheStageThatFailed) {
 
 TEST(Processes, TheSilentOneOfSeveralIsNamed) {
   SharedRun run("1f1b", 4, false);
-  run.runtime.timeout_seconds = 0.5;
+  run.runtime.timeout_seconds = 3;
   for (const int silent : {1, 2, 3}) {
     MemoryWorld world(4, 20 + static_cast<std::uint64_t>(silent));
     const auto errors = in_processes(world, 4, [&](ProcessGroup& group) {
