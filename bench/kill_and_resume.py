@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -27,6 +28,8 @@ SCHEDULES = {"gpipe": ["--micro-batches", "4"], "1f1b": ["--micro-batches", "4"]
              "pipedream-2bw": ["--micro-batches", "4"], "zb-v": ["--micro-batches", "4"]}
 RESUMED = "gpipe,1f1b,pipedream,pipedream-2bw"
 RESTARTED = "gpipe,1f1b,zb-v,pipedream"
+# What pipetrain, launchers and schedulers set; as in tests/cli/program.py.
+NOT_OF_USER = re.compile("(PIPETRAIN|SLURM|SRUN|PMI|OMPI_COMM_WORLD|DMLC)_|PMIX_(?!MCA_)|(TF_CONFIG|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE)$")
 LONGEST = 60  # seconds to wait for a step
 SURELY_KEPT = 8  # steps after which every schedule has kept a state: the first one, while the pipeline fills
 
@@ -244,7 +247,7 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PIPETRAIN_")}
+        environment = {key: value for key, value in os.environ.items() if not NOT_OF_USER.match(key)}
         environment["PIPETRAIN_CACHE_DIR"] = str(folder / "cache")
         for schedule in arguments.schedules.split(","):
             if arguments.restarts:

@@ -64,7 +64,7 @@ class Durability(Case):
     def record(self, *arguments):
         record = self.folder / "record.txt"
         record.unlink(missing_ok=True)
-        self.succeed(*arguments, environment={"LD_PRELOAD": RECORDER, "FILE_RECORD": str(record)})
+        self.succeed(*arguments, environment={"LD_PRELOAD": self.preloaded(RECORDER), "FILE_RECORD": str(record)})
         disk = Disk()
         disk.replay(record.read_text().splitlines())
         self.assertGreater(len(disk.named), 0)
@@ -95,7 +95,7 @@ class Durability(Case):
             self.skipTest("needs mpirun (Debian: openmpi-bin) and libpipetrain_mpi.so (libopenmpi-dev)")
         record = self.folder / "record.txt"
         run = [*SMALL, "--gpus", "4", "--max-steps", "6", "--save-every", "2", "--keep", "2", "--run-dir", "run"]
-        done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", "-x", f"LD_PRELOAD={RECORDER}", "-x", f"FILE_RECORD={record}",
+        done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", "-x", f"LD_PRELOAD={self.preloaded(RECORDER)}", "-x", f"FILE_RECORD={record}",
                                PROGRAM, *run], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS,
                               env=environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,11 +1,10 @@
 """What `cmake --install` puts into a folder works from there."""
 
-import os
 import pathlib
 import subprocess
 import unittest
 
-from program import DATA, MODEL, PROGRAM, SECONDS, Case
+from program import DATA, MODEL, PROGRAM, SECONDS, Case, environment_of_user
 
 
 class Install(Case):
@@ -25,7 +24,7 @@ class Install(Case):
         for arguments in (["plan", MODEL, "--topology", "here-only"],
                           ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "1", "--run-dir", "run"]):
             done = subprocess.run([program, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=SECONDS,
-                                  env=os.environ | {"PIPETRAIN_CACHE_DIR": self.cache})
+                                  env=environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache})
             self.assertEqual(done.returncode, 0, done.stderr)
 
 

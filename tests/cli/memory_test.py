@@ -38,7 +38,7 @@ class Memory(Case):
         self.assertGreater(refused, 0)
 
     def fail_one_by_one(self, kind):
-        environment = {"LD_PRELOAD": FAILING, "PIPETRAIN_FAIL_KIND": kind, "OMP_WAIT_POLICY": "passive"}
+        environment = {"LD_PRELOAD": self.preloaded(FAILING), "PIPETRAIN_FAIL_KIND": kind, "OMP_WAIT_POLICY": "passive"}
         counted = self.folder / "count"
         self.succeed(*RUN, environment=environment | {"PIPETRAIN_FAIL_COUNT": str(counted)})
         good, requests = self.outcome(), int(counted.read_text())

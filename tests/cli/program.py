@@ -173,6 +173,14 @@ class Case(unittest.TestCase):
             self.assertIn(part, err)
         return err
 
+    def preloaded(self, library):
+        """A name of a library for LD_PRELOAD, which ends names at spaces."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        name = pathlib.Path(folder.name, pathlib.Path(library).name)
+        name.symlink_to(library)
+        return str(name)
+
     def german(self):
         """The environment of a user who writes numbers with commas. The locale is made here, as many systems lack it; where it cannot be
         made (Debian: locales), the environment only names it."""

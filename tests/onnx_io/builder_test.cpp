@@ -80,10 +80,9 @@ TEST_F(Builder, AHollowModelHasRoomForWhatIsNotMade) {
   // Some file systems count blocks for a file that holds nothing.
   const int file = ::open((directory_ / "net.onnx.data").c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_GE(file, 0);
-  errno = 0;
-  EXPECT_EQ(::lseek(file, 0, SEEK_DATA), -1);
-  EXPECT_EQ(errno, ENXIO);
+  const bool hollow = status.st_blocks == 0 || (::lseek(file, 0, SEEK_DATA) == -1 && errno == ENXIO);
   ::close(file);
+  EXPECT_TRUE(hollow);
   const OnnxModel model = read_onnx(directory_ / "net.onnx");
   for (const char* name : {"a", "b"}) {
     const OnnxInitializer* tensor = model.find_initializer(name);
