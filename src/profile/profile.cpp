@@ -12,7 +12,8 @@
 namespace pipetrain {
 namespace {
 
-Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
+Json node_json(const Profile& profile, const TrainingGraph& training, std::size_t n) {
+  const Graph& graph = training.graph;
   const Node& node = graph.nodes[n];
   std::size_t bytes = 0;
   for (const TensorType& type : graph.output_types(node)) bytes += type.bytes();
@@ -20,6 +21,7 @@ Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
           {"name", node.name},
           {"part", name_of(node.part)},
           {"seconds", profile.node_seconds[n]},
+          {"runs", runs_per_micro_batch(training, node)},
           {"flops", node_flops(graph, node)},
           {"output_bytes", bytes},
           {"workspace_bytes", profile.workspace_bytes[n]}};
@@ -37,6 +39,7 @@ void check_information(const DocumentField& node) {
   constexpr double kMostOperations = 1e30;
   for (const char* name : {"name", "part", "comment"})
     if (node.has(name)) node.at(name).text();
+  if (node.has("runs")) node.at("runs").real(0, 1);  // per micro-batch, as the graph says itself
   if (node.has("flops")) node.at("flops").real(0, kMostOperations);
   if (node.has("output_bytes")) bytes_of(node.at("output_bytes"));
 }
@@ -100,8 +103,8 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   }
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const DocumentField node = nodes.item(n);
-    node.allow_only(
-        {"op", "name", "part", "seconds", "flops", "output_bytes", "workspace_bytes", "comment"});
+    node.allow_only({"op", "name", "part", "seconds", "runs", "flops", "output_bytes",
+                     "workspace_bytes", "comment"});
     check_information(node);
     if (node.at("op").text() != graph.nodes[n].op->name) {
       node.at("op").fail(fmt::format("is {}, but the model's node is {}; profile again",
@@ -147,7 +150,7 @@ std::string profile_text(const Profile& profile, const TrainingGraph& training,
                          std::string_view model) {
   Json nodes = Json::array();
   for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
-    nodes.push_back(node_json(profile, training.graph, n));
+    nodes.push_back(node_json(profile, training, n));
   }
   const Json body = {
       {"model", model},

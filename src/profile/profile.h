@@ -43,7 +43,8 @@ struct Profile {
   double total_seconds(const TrainingGraph& training) const;
 };
 
-/// profile.json: one line per node, to be read by people and given back with --profile.
+/// profile.json: one line per node, to be read by people and given back with --profile. "seconds"
+/// are of one run of a node, of which a micro-batch has "runs".
 std::string profile_text(const Profile& profile, const TrainingGraph& training,
                          std::string_view model);
 void write_profile(const std::filesystem::path& path, const Profile& profile,

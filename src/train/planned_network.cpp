@@ -97,6 +97,33 @@ double PlannedNetwork::predicted_step_seconds() const {
   return std::max(simulated, work / at_once);
 }
 
+double PlannedNetwork::stretch_of_events() const {
+  if (asynchronous() || !shares_cores() || prediction().makespan <= 0) return 1;
+  return std::max(1.0, predicted_step_seconds() / prediction().makespan);
+}
+
+Events PlannedNetwork::predicted_events() const {
+  Events events = prediction().events;
+  const double stretch = stretch_of_events();
+  for (std::vector<Event>& device : events) {
+    for (Event& event : device) {
+      event.start *= stretch;
+      event.end *= stretch;
+    }
+  }
+  return events;
+}
+
+std::vector<BucketEvent> PlannedNetwork::predicted_buckets() const {
+  std::vector<BucketEvent> buckets = prediction().buckets;
+  const double stretch = stretch_of_events();
+  for (BucketEvent& bucket : buckets) {
+    bucket.start *= stretch;
+    bucket.end *= stretch;
+  }
+  return buckets;
+}
+
 double PlannedNetwork::predicted_bubble() const {
   const double step = predicted_step_seconds();
   if (step <= 0) return prediction().bubble;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "pipeline/simulate/timeline.h"
 #include "train/cut_plan.h"
 #include "train/profiled_network.h"
 
@@ -38,6 +39,9 @@ class PlannedNetwork : public ProfiledNetwork {
   /// with several processes or asynchronous schedules the simulated period. At least the total work
   /// divided by the cores that the stages share.
   double predicted_step_seconds() const;
+  /// The events and buckets of prediction(); where devices share cores, stretched to that time.
+  Events predicted_events() const;
+  std::vector<BucketEvent> predicted_buckets() const;
   /// The idle share of the devices in such a step.
   double predicted_bubble() const;
   /// Whether the run has such steps: replicas wait for each other, and the samples fill a
@@ -51,6 +55,8 @@ class PlannedNetwork : public ProfiledNetwork {
   void take_measured(const KernelTimes& times, double update_seconds);
 
  private:
+  /// What the simulated times are multiplied by for predicted_events().
+  double stretch_of_events() const;
   std::size_t memory_excess() const;
   void stay_within_memory();
 

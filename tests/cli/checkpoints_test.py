@@ -326,7 +326,17 @@ class Resume(Checkpoints):
         self.assertEqual([step["step"] for step in steps if step["side"] == "measured"], [11])
         self.refused("usage", "trace", "diff", "rest.json", says="rest.json has rounds of an asynchronous schedule")
         _, err = self.succeed("--resume=run/checkpoints/step-000012", "--run-dir", "last", "--trace", "last.json")
-        self.assertIn("the trace is empty: no epoch was run", err)
+        self.assertIn("no trace was written: no epoch was run", err)
+        self.assertFalse((self.folder / "last.json").exists())
+
+    def test_a_run_that_goes_on_behind_the_traced_steps_keeps_their_trace(self):
+        trace = ["--trace", "t.json", "--trace-steps", "2-3"]
+        self.succeed("train", *SMALL, "--max-steps", "4", "--run-dir", "run", *trace)
+        before = (self.folder / "t.json").read_bytes()
+        _, err = self.succeed("--resume=run", "--max-steps", "6", *trace)
+        self.assertIn("no trace was written: none of the steps 2 to 3 was run", err)
+        self.assertEqual((self.folder / "t.json").read_bytes(), before)
+        self.assertIn("A step, predicted and measured", self.succeed("report", "run", "-o", "-")[0])
 
     def test_a_folder_is_trained_in_by_one_process(self):
         process = self.start_long("--save-every", "never")

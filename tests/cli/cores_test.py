@@ -6,7 +6,7 @@ import pathlib
 import time
 import unittest
 
-from program import DATA, MODEL, Case
+from program import DATA, MODEL, Case, events, parse
 
 RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--batch-size", "32", "--epochs", "1000000", "--device", "cpu", "--threads", "1", "-q"]
 
@@ -60,6 +60,16 @@ class Cores(Case):
         pinned = [text for text in cores if text.isdigit()]
         self.assertGreaterEqual(len(pinned), 2, cores)
         self.assertEqual(len(set(pinned)), len(pinned), cores)
+
+    def test_a_trace_has_the_predicted_step_of_devices_that_share_a_core(self):
+        # Two devices of two threads each.
+        core = min(os.sched_getaffinity(0))
+        self.succeed("train", *RUN[1:9], "--max-steps", "2", "--device", "cpu", "--threads", "2", "--gpus", "2", "-q", "--run-dir", "run",
+                     "--trace", "trace.json", "--trace-steps", "2", before=lambda: os.sched_setaffinity(0, {core}))
+        (plan,) = [event for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "plan"]
+        predicted = plan["predicted"]["step_ms"]
+        (step,) = [event for event in parse((self.folder / "trace.json").read_text())["traceEvents"] if event.get("cat") == "step" and event["pid"] == 2]
+        self.assertAlmostEqual(step["dur"] / 1e3, predicted, delta=0.01 * predicted)
 
 
 if __name__ == "__main__":

@@ -247,6 +247,23 @@ class Pages(Case):
         self.assertNotIn("A step, predicted and measured", out)
         self.assertRegex(err, 'without its trace: there is no file "/[^"]*trace.json"')
 
+    def test_a_trace_that_a_later_run_has_replaced_is_missed(self):
+        for run in ("one", "two"):
+            self.succeed("train", *SMALL, "--gpus", "2", "--max-steps", "12", "--trace", "trace.json", "--run-dir", run, "-q")
+        out, err = self.succeed("report", "one", "-o", "-")
+        self.assertNotIn("A step, predicted and measured", out)
+        self.assertRegex(err, 'without its trace: "/[^"]*trace.json" is of run two')
+        out, err = self.succeed("report", "two", "-o", "-")
+        self.assertIn("A step, predicted and measured", out)
+        self.assertEqual(err, "")
+
+    def test_busy_times_are_those_of_devices_where_stages_share_one(self):
+        self.succeed("train", *SMALL, "--gpus", "2", "--schedule", "interleaved-1f1b", "--max-steps", "3", "--run-dir", "run", "-q")
+        (plan,) = [event for event in map(parse, (self.folder / "run/events.jsonl").read_text().splitlines()) if event["event"] == "plan"]
+        self.assertEqual([stage["devices"] for stage in plan["stages"]], [[0], [1], [0], [1]])
+        out, _ = self.succeed("report", "run", "-o", "-")
+        self.assertRegex(out, r"Busy: device 0 [\d.]+ %, device 1 [\d.]+ %<")
+
     def test_a_trace_that_is_still_written_is_not_missed(self):
         run = self.start("train", *SMALL, "--max-steps", "1000000", "--trace", "trace.json", "--run-dir", "run", "-q")
         self.addCleanup(run.communicate)

@@ -384,6 +384,10 @@ class RunFolder(Case):
         planned, done = (next(line for line in err.splitlines() if line.startswith(word)) for word in ("predicted step", "done"))
         self.assertIn("(predicted " + planned.split(" · ")[0].removeprefix("predicted step ") + ")", done)
         self.assertNotIn("estimate", parse((self.folder / "run/profile.json").read_text()))
+        # The events have no estimate either.
+        plans = [event for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "plan"]
+        self.assertEqual([("predicted" in plan, "fwd_ms" in plan["stages"][0], "bwd_ms" in plan["stages"][0]) for plan in plans],
+                         [(False, False, False), (True, True, True)])
 
 
 class Locale(Case):

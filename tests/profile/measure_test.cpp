@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/cache_directory.h"
@@ -301,6 +302,32 @@ TEST(ProfileFile, ComesBackAsItWas) {
   EXPECT_EQ(read.notify_seconds, profile.notify_seconds);
   EXPECT_EQ(read.device, profile.device);
   EXPECT_EQ(read.threads, 1);
+}
+
+// What computes for four micro-batches at once runs once in four.
+TEST(ProfileFile, SaysHowOftenANodeRuns) {
+  TrainingGraph training = perceptron(8, 32, 2);
+  std::vector<Node>& nodes = training.graph.nodes;
+  training.batched_micro_batches = 4;
+  const auto batched = std::ranges::find(nodes, Part::kWeightGradient, &Node::part);
+  ASSERT_NE(batched, nodes.end());
+  batched->part = Part::kBatchGradient;
+  nodes[0].part = Part::kPrepare;  // once a step
+  Profile profile;
+  profile.node_seconds.assign(nodes.size(), 1e-3);
+  profile.workspace_bytes.assign(nodes.size(), 0);
+  nlohmann::json document = nlohmann::json::parse(profile_text(profile, training, "mlp.onnx"));
+  ASSERT_EQ(document["nodes"].size(), nodes.size());
+  for (nlohmann::json& node : document["nodes"]) {
+    const auto part = node["part"].get<std::string>();
+    EXPECT_EQ(node["runs"].get<double>(), part == "batch gradient" ? 0.25
+                                          : part == "prepare"      ? 0.0
+                                                                   : 1.0);
+  }
+  EXPECT_NO_THROW(parse_profile(document.dump(), "profile.json", training));
+  // Earlier files do not say it.
+  for (nlohmann::json& node : document["nodes"]) node.erase("runs");
+  EXPECT_NO_THROW(parse_profile(document.dump(), "profile.json", training));
 }
 
 TEST(ProfileFile, RefusesAProfileOfAnotherModel) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "base/cores.h"
 #include "data/formats/image_rows.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
@@ -113,6 +114,21 @@ TEST_F(ReplicatedNetwork, ProgramsTakeTheEdgesOfOtherMicroBatches) {
   EXPECT_EQ(all.edges[known], more[1]);
   EXPECT_EQ(all.edges[known + 1], more[2]);
   EXPECT_EQ(all.transfers.size(), own.transfers.size() + 4);
+}
+
+// The simulation has the devices take turns, but not the threads of each, which are more than the
+// cores.
+TEST_F(ReplicatedNetwork, PredictedEventsTakeAsLongAsThePredictedStep) {
+  config_.pipeline.replicas = {};
+  config_.pipeline.threads = available_cores() + 1;
+  config_.pipeline.micro_batches = 4;
+  config_.pipeline.profile_cache = false;
+  config_.pipeline.pin = false;
+  const PlannedNetwork network = plan_network(config_);
+  ASSERT_TRUE(network.shares_cores());
+  const double step = network.predicted_step_seconds();
+  EXPECT_NEAR(timeline_of(network.predicted_program(), network.predicted_events()).seconds, step,
+              0.01 * step);
 }
 
 // The warm-up of pipedream with p devices is (p-1)/R mini-batches on each of the R replicas of the

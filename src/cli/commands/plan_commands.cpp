@@ -156,20 +156,6 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   return plan;
 }
 
-/// The simulated events, with all that is stretched by which devices share cores.
-Events events_as_predicted(const PlannedNetwork& network) {
-  Events events = network.prediction().events;
-  if (network.asynchronous() || network.prediction().makespan <= 0) return events;
-  const double stretch = network.predicted_step_seconds() / network.prediction().makespan;
-  for (auto& device : events) {
-    for (Event& event : device) {
-      event.start *= stretch;
-      event.end *= stretch;
-    }
-  }
-  return events;
-}
-
 /// Stages, notes, reasons for the cuts, memory, bounds and the critical path, as text.
 void print_plan(const PlannedNetwork& network) {
   print(plan_table(network));
@@ -192,7 +178,7 @@ void print_plan(const PlannedNetwork& network) {
                   4));
   }
   if (network.devices() <= 32)
-    print(render_rows(network.predicted_program(), events_as_predicted(network), 100));
+    print(render_rows(network.predicted_program(), network.predicted_events(), 100));
 }
 
 }  // namespace
@@ -265,12 +251,11 @@ int plan_in(Options& options, ProcessGroup* processes) {
   const PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   if (processes && !processes->leads()) return 0;
   if (found) log_choice(options, network.predicted_step_seconds());
-  const Simulation& prediction = network.prediction();
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
     write_or_print(options.svg,
-                   plan_svg(network.plan(), network.predicted_program(), prediction.events, title,
-                            network.memory_limit_bytes(), prediction.buckets));
+                   plan_svg(network.plan(), network.predicted_program(), network.predicted_events(),
+                            title, network.memory_limit_bytes(), network.predicted_buckets()));
   }
   if (!options.dot.empty())
     write_or_print(options.dot, plan_dot(network.plan(), network.costs(), title));

@@ -101,7 +101,7 @@ class LeadingRun {
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint()),
                   network.total_steps()),
-        recorder_(network, options.trace, options.trace_steps,
+        recorder_(network, run_folder.name(), options.trace, options.trace_steps,
                   start.goes_on ? start.found->checkpoint.step : 0) {}
 
   /// Returns the exit code.
@@ -174,6 +174,7 @@ class LeadingRun {
     if (was_estimate_) {
       account_.replace_estimate(network_);
       write_plan_and_profile(options_, network_, folder_);
+      events_.plan(network_, (folder_ / "plan.json").string());
     }
     if (summary_.end == RunEnd::kStopped) {
       recorder_.finish();

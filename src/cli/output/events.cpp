@@ -192,21 +192,26 @@ void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
   Line line("plan");
   Json& json = line.json;
   json["file"] = path;
+  const bool is_known = !network.profile().is_estimate;  // else the times are of any computer
   for (std::size_t s = 0; s < network.plan().stages.size(); ++s) {
     const StagePlan& stage = network.plan().stages[s];
-    json["stages"].push_back(
-        {{"index", s},
-         {"first_op", network.costs().elements[static_cast<std::size_t>(stage.first)].name},
-         {"last_op", network.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
-         {"params", stage.parameter_bytes / sizeof(float)},
-         {"fwd_ms", stage.forward_seconds * 1e3},
-         {"bwd_ms", stage.backward_seconds * 1e3},
-         {"mem_bytes", stage.memory.total()}});
+    Json entry = {
+        {"index", s},
+        {"first_op", network.costs().elements[static_cast<std::size_t>(stage.first)].name},
+        {"last_op", network.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
+        {"devices", network.predicted_program().placement[s]},
+        {"params", stage.parameter_bytes / sizeof(float)}};
+    if (is_known) {
+      entry["fwd_ms"] = stage.forward_seconds * 1e3;
+      entry["bwd_ms"] = stage.backward_seconds * 1e3;
+    }
+    entry["mem_bytes"] = stage.memory.total();
+    json["stages"].push_back(std::move(entry));
   }
   json["micro_batches"] = network.micro_batches();
   json["micro_batch_size"] = network.micro_batch();
   json["schedule"] = network.config().pipeline.schedule;
-  if (network.has_predicted_steps())
+  if (is_known && network.has_predicted_steps())
     json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
                          {"bubble", network.predicted_bubble()}};
   write(line);

@@ -33,6 +33,7 @@ class EventLog {
   EventLog& operator=(const EventLog&) = delete;
 
   void run_start(const Options& options, const PlannedNetwork& network, const std::string& run);
+  /// Without times where they are an estimate; after they have been measured, again with them.
   void plan(const PlannedNetwork& network, const std::string& path);
   void step(const StepReport& report);
   void evaluation(const EvaluationReport& report);

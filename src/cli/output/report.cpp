@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -103,7 +104,7 @@ std::string tiles(const RecordedRun& run) {
   }
   if (run.ended) {
     out += tile("step", time_of(run.steady_step_ms));
-    out += tile("whole run", time_of(run.seconds * 1e3));
+    out += tile("whole run", time_of(run.whole_seconds() * 1e3));
     out += tile("first step", time_of(run.first_step_s * 1e3));
   }
   out += tile("predicted step", time_of(run.predicted_step_ms));
@@ -162,17 +163,31 @@ std::string charts(const RecordedRun& run) {
   return out + "</div>\n";
 }
 
-/// The mean busy time of each stage as a fraction of the step, without the first few steps.
+/// The mean busy time of each device as a fraction of the step, without the first few steps.
 std::vector<double> mean_busy(const RecordedRun& run) {
-  std::vector<double> sums(run.stages.size(), 0);
+  std::vector<double> sums(run.steps.empty() ? 0 : run.steps.back().stage_busy.size(), 0);
   std::size_t count = 0;
   for (std::size_t i = std::min<std::size_t>(3, run.steps.size() / 2); i < run.steps.size(); ++i) {
     if (run.steps[i].stage_busy.size() != sums.size()) continue;
     ++count;
-    for (std::size_t s = 0; s < sums.size(); ++s) sums[s] += run.steps[i].stage_busy[s];
+    for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += run.steps[i].stage_busy[d];
   }
   for (double& sum : sums) sum = count > 0 ? sum / static_cast<double>(count) : NAN;
   return sums;
+}
+
+/// The device of each stage; empty where a stage has several, or shares one. `count`: of devices.
+std::vector<std::size_t> own_devices(const RecordedRun& run, std::size_t count) {
+  std::vector<std::size_t> out;
+  std::set<std::size_t> known;
+  for (std::size_t s = 0; s < run.stages.size(); ++s) {
+    const std::vector<int>& devices = run.stages[s].devices;
+    if (devices.size() > 1 || (!devices.empty() && devices[0] < 0)) return {};
+    out.push_back(devices.empty() ? s : static_cast<std::size_t>(devices[0]));
+    if (out[s] >= count || !known.insert(out[s]).second) return {};
+  }
+  if (out.size() != count) return {};
+  return out;
 }
 
 std::string bar(double share) {
@@ -185,38 +200,69 @@ std::string stages(const RecordedRun& run) {
   std::int64_t most = 1;
   for (const StageRecord& stage : run.stages) most = std::max(most, stage.memory_bytes);
   const std::vector<double> busy = mean_busy(run);
+  const std::vector<std::size_t> device_of = own_devices(run, busy.size());
   std::string out =
       "<h2>Stages</h2>\n<div class=\"wide\"><table><tr><th>stage<th>from<th>to<th "
-      "class=\"num\">parameters<th class=\"num\">forward<th class=\"num\">backward<th "
-      "class=\"num\">busy<th class=\"num\">memory<th></tr>\n";
+      "class=\"num\">parameters<th class=\"num\">forward<th class=\"num\">backward";
+  if (!device_of.empty()) out += "<th class=\"num\">busy";
+  out += "<th class=\"num\">memory<th></tr>\n";
   for (std::size_t s = 0; s < run.stages.size(); ++s) {
     const StageRecord& stage = run.stages[s];
     out += fmt::format(
         "<tr><td>{}<td>{}<td>{}<td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}"
-        "<td class=\"num\">{}<td class=\"num\">{}<td>{}</tr>\n",
+        "{}<td class=\"num\">{}<td>{}</tr>\n",
         s, xml_text(stage.first_op), xml_text(stage.last_op), stage.parameters,
-        time_of(stage.forward_ms), time_of(stage.backward_ms), percent(busy[s]),
+        time_of(stage.forward_ms), time_of(stage.backward_ms),
+        device_of.empty() ? "" : "<td class=\"num\">" + percent(busy[device_of[s]]),
         bytes_text(static_cast<std::size_t>(stage.memory_bytes)),
         bar(static_cast<double>(stage.memory_bytes) / static_cast<double>(most)));
   }
   out += "</table></div>\n<p class=\"soft\">Forward and backward as predicted, for one of ";
   out +=
       fmt::format("{} micro-batches of {} samples.</p>\n", run.micro_batches, run.micro_batch_size);
+  if (device_of.empty() && !busy.empty()) {
+    out += "<p class=\"soft\">Busy:";
+    for (std::size_t d = 0; d < busy.size(); ++d)
+      out += fmt::format("{} device {} {}", d > 0 ? "," : "", d, percent(busy[d]));
+    out += "</p>\n";
+  }
   for (const std::string& reason : run.cut_reasons)
     out += fmt::format("<p class=\"soft\">cut {}</p>\n", xml_text(reason));
   return out;
 }
 
-/// The first measured step, below the prediction of the same program.
-std::string gantt(const TraceFile& trace) {
-  const auto first = [&](TraceSide side) {
-    return std::ranges::find(trace.steps, side, &TraceStep::side);
+/// Null: none.
+struct ComparedSteps {
+  const TraceStep* predicted = nullptr;
+  const TraceStep* measured = nullptr;
+};
+
+/// The first predicted step, and the first measured one of the same program, or else of any.
+ComparedSteps compared_steps(const TraceFile& trace) {
+  ComparedSteps out;
+  const auto first = [&](const auto& fits) -> const TraceStep* {
+    const auto found = std::ranges::find_if(trace.steps, fits);
+    return found != trace.steps.end() ? &*found : nullptr;
   };
-  const auto measured = first(TraceSide::kMeasured), predicted = first(TraceSide::kPredicted);
-  if (measured == trace.steps.end()) return "";
+  const auto is_measured = [](const TraceStep& step) { return step.side == TraceSide::kMeasured; };
+  out.predicted = first([](const TraceStep& step) { return step.side == TraceSide::kPredicted; });
+  if (out.predicted) {
+    const Program& program = trace.programs[out.predicted->program];
+    out.measured = first([&](const TraceStep& step) {
+      return is_measured(step) && trace.programs[step.program] == program;
+    });
+  }
+  if (!out.measured) out.measured = first(is_measured);
+  return out;
+}
+
+/// A measured step below its prediction.
+std::string gantt(const TraceFile& trace) {
+  const auto [predicted, measured] = compared_steps(trace);
+  if (!measured) return "";
   Gantt image;
-  for (const auto& step : {predicted, measured}) {
-    if (step == trace.steps.end()) continue;
+  for (const TraceStep* step : {predicted, measured}) {
+    if (!step) continue;
     image.panels.push_back(
         {to_text(step->side), &trace.programs[step->program], &step->events, step->buckets});
   }
@@ -226,11 +272,8 @@ std::string gantt(const TraceFile& trace) {
 
 /// Why the measured step took longer, as `trace diff` says.
 std::string causes(const TraceFile& trace) {
-  const auto first = [&](TraceSide side) {
-    return std::ranges::find(trace.steps, side, &TraceStep::side);
-  };
-  const auto measured = first(TraceSide::kMeasured), predicted = first(TraceSide::kPredicted);
-  if (measured == trace.steps.end() || predicted == trace.steps.end() ||
+  const auto [predicted, measured] = compared_steps(trace);
+  if (!measured || !predicted ||
       trace.programs[measured->program] != trace.programs[predicted->program])
     return "";
   const StepDifference difference =
@@ -323,7 +366,8 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
   return changed;
 }
 
-/// `folder`: of the run. The file is there when the run has ended.
+/// `folder`: of the run. The file is there when the run has ended; a later one may have replaced
+/// it.
 std::optional<TraceFile> trace_of(const RecordedRun& run, const std::filesystem::path& folder) {
   const std::string path = run.option("trace");
   if (path.empty()) return std::nullopt;
@@ -334,11 +378,14 @@ std::optional<TraceFile> trace_of(const RecordedRun& run, const std::filesystem:
     return std::nullopt;
   }
   try {
-    return read_trace(path);
+    TraceFile trace = read_trace(path);
+    if (trace.run.empty() || trace.run == run.name) return trace;
+    log_warning("report", "without its trace: \"{}\" is of run {}", printable(path),
+                printable(trace.run));
   } catch (const Error& error) {
     log_warning("report", "without its trace: {}", error.what());
-    return std::nullopt;
   }
+  return std::nullopt;
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ std::string results(const std::vector<RecordedRun>& runs) {
       return seconds > 0 ? seconds_text(seconds) : std::string("–");
     };
     out += fmt::format("<td class=\"num\">{}<td class=\"num\">{}</tr>\n",
-                       time(run.steady_step_ms / 1e3), time(run.seconds));
+                       time(run.steady_step_ms / 1e3), time(run.whole_seconds()));
   }
   return out + "</table></div>\n";
 }

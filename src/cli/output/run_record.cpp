@@ -1,6 +1,7 @@
 #include "cli/output/run_record.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -38,6 +39,8 @@ const EventJson& part(const EventJson& event, const char* key) {
 
 /// Of a run that went on after an end or an error, the latest start counts.
 void take_start(const EventJson& event, RecordedRun& run) {
+  run.seconds_before += run.ended && std::isfinite(run.seconds) ? run.seconds : run.elapsed;
+  run.elapsed = 0;
   run.config.clear();
   run.error.clear();
   run.ended = false;
@@ -65,8 +68,12 @@ void take_plan(const EventJson& event, RecordedRun& run) {
   run.predicted_bubble = real(part(event, "predicted"), "bubble");
   run.stages.clear();
   for (const EventJson& stage : part(event, "stages")) {
+    std::vector<int> devices;
+    for (const EventJson& device : part(stage, "devices"))
+      devices.push_back(device.is_number_integer() ? device.get<int>() : -1);
     run.stages.push_back({text(stage, "first_op"), text(stage, "last_op"), whole(stage, "params"),
-                          whole(stage, "mem_bytes"), real(stage, "fwd_ms"), real(stage, "bwd_ms")});
+                          whole(stage, "mem_bytes"), real(stage, "fwd_ms"), real(stage, "bwd_ms"),
+                          std::move(devices)});
   }
 }
 
@@ -125,6 +132,7 @@ void take(const EventJson& event, RecordedRun& run) {
   if (kind == "val") add_validation(step_of(event), run);
   if (kind == "run_end") take_end(event, run);
   if (kind == "error") run.error = text(event, "message");
+  if (const double elapsed = real(event, "el"); std::isfinite(elapsed)) run.elapsed = elapsed;
 }
 
 /// `first`: it begins with the run's start.
@@ -175,8 +183,10 @@ void read_kernels(const std::filesystem::path& path, RecordedRun& run) {
   const DocumentField nodes = document.root().at("nodes");
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const DocumentField node = nodes.item(i);
+    // Earlier files do not say how often a node runs.
+    const double runs = node.has("runs") ? node.at("runs").real(0, 1) : 1;
     run.kernels.push_back({node.at("op").text(), node.at("name").text(), node.at("part").text(),
-                           node.at("seconds").real()});
+                           runs * node.at("seconds").real()});
   }
   std::ranges::stable_sort(run.kernels, std::ranges::greater{}, &KernelRecord::seconds);
 }

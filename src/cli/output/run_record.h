@@ -14,16 +14,17 @@ struct StepRecord {
   std::int64_t step = 0;
   double epoch = 0, loss = 0, accuracy = 0, perplexity = 0, lr = 0, grad_norm = 0, loss_scale = 0;
   double step_ms = 0, data_ms = 0, samples_per_s = 0, bubble = 0;
-  std::vector<double> stage_busy;  // [stages], shares of the step
+  std::vector<double> stage_busy;  // [devices], shares of the step
 };
 
 struct StageRecord {
   std::string first_op, last_op;
   std::int64_t parameters = 0, memory_bytes = 0;
   double forward_ms = 0, backward_ms = 0;  // predicted, of one micro-batch
+  std::vector<int> devices;                // empty: not recorded
 };
 
-/// A kernel of the profile.
+/// A kernel of the profile, and its seconds per micro-batch.
 struct KernelRecord {
   std::string op, name, part;
   double seconds = 0;
@@ -42,7 +43,12 @@ struct RecordedRun {
   std::string status, error;
   int exit_code = 0;
   double seconds = 0, first_step_s = 0, steady_step_ms = 0;
+  /// Of a run that went on: seconds of the parts before the latest, and of that one until its last
+  /// event.
+  double seconds_before = 0, elapsed = 0;
 
+  /// Seconds of all parts together; NaN if the latest has not ended.
+  double whole_seconds() const { return seconds_before + seconds; }
   /// The value of an option; empty if the run did not record it.
   std::string option(const std::string& name) const;
 };

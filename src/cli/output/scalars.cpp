@@ -22,8 +22,8 @@ Scalars scalars_of(const StepReport& report) {
   scalars.emplace_back("perf/samples_per_s", report.samples_per_second);
   add(scalars, "perf/mfu", report.utilisation);
   add(scalars, "pipeline/bubble", report.bubble);
-  for (std::size_t s = 0; s < report.stage_busy.size(); ++s)
-    scalars.emplace_back(fmt::format("pipeline/stage{}/busy", s), report.stage_busy[s]);
+  for (std::size_t d = 0; d < report.stage_busy.size(); ++d)
+    scalars.emplace_back(fmt::format("pipeline/device{}/busy", d), report.stage_busy[d]);
   return scalars;
 }
 

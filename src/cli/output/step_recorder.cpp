@@ -40,8 +40,9 @@ std::pair<std::int64_t, std::int64_t> traced_steps(const PlannedNetwork& network
   return {first, last};
 }
 
-StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
-                           const std::string& steps, std::int64_t steps_before)
+StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& run,
+                           const std::string& path, const std::string& steps,
+                           std::int64_t steps_before)
     : network_(network),
       steps_before_(steps_before),
       predicted_seconds_(network.predicted_step_seconds()),
@@ -53,6 +54,7 @@ StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& pat
   if (!steps.empty()) std::tie(first_, last_) = traced_steps(network, steps);
   TraceLabels labels;
   labels.title = std::filesystem::path(network.config().model.path).filename().string();
+  labels.run = run;
   for (const StagePlan& stage : network.plan().stages)
     labels.bytes_per_micro_batch.push_back(static_cast<std::int64_t>(stage.saved_bytes));
   writer_ = std::make_unique<TraceWriter>(path, labels);
@@ -63,8 +65,9 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
   const std::int64_t done = step - steps_before_;
   if (as_predicted && done > std::min(kWarmSteps, (network_.total_steps() - steps_before_) / 2) &&
       differences_.size() < kMostExplained) {
-    differences_.push_back(explain(program, network_.prediction().events, result.events, 0,
-                                   {network_.prediction().buckets, result.buckets}));
+    const std::vector<BucketEvent> buckets = network_.predicted_buckets();
+    differences_.push_back(
+        explain(program, network_.predicted_events(), result.events, 0, {buckets, result.buckets}));
     differences_.back().measured_bubble -=
         result.stolen_seconds / (static_cast<double>(result.events.size()) * result.seconds);
   }
@@ -75,7 +78,7 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
   if (!writer_ || !wanted) return;
   if (written_seconds_ == 0) {
     writer_->add_step(TraceSide::kPredicted, network_.predicted_program(),
-                      network_.prediction().events, 0, step, network_.prediction().buckets);
+                      network_.predicted_events(), 0, step, network_.predicted_buckets());
   }
   writer_->add_step(TraceSide::kMeasured, program, result.events, written_seconds_, step,
                     result.buckets);
@@ -83,12 +86,13 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
 }
 
 void StepRecorder::finish() {
-  if (writer_ && written_seconds_ == 0 && network_.asynchronous()) {
-    log_warning("trace", "the trace is empty: no epoch was run from its beginning to its end");
-  } else if (writer_ && written_seconds_ == 0) {
-    log_warning("trace", "the trace is empty: none of the steps {} to {} was run", first_, last_);
+  if (writer_ && written_seconds_ > 0) {
+    writer_->end();
+  } else if (writer_ && network_.asynchronous()) {
+    log_warning("trace", "no trace was written: no epoch was run from its beginning to its end");
+  } else if (writer_) {
+    log_warning("trace", "no trace was written: none of the steps {} to {} was run", first_, last_);
   }
-  if (writer_) writer_->end();
   writer_.reset();
 }
 

@@ -21,10 +21,10 @@ std::pair<std::int64_t, std::int64_t> traced_steps(const PlannedNetwork& network
 
 class StepRecorder {
  public:
-  /// `path`: a trace file to write, or empty. `steps`: as for traced_steps(); empty: the first
-  /// steps that are warm, after the `steps_before` ones of a run that goes on.
-  StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps,
-               std::int64_t steps_before);
+  /// `run`: its name. `path`: a trace file to write, or empty. `steps`: as for traced_steps();
+  /// empty: the first steps that are warm, after the `steps_before` ones of a run that goes on.
+  StepRecorder(const PlannedNetwork& network, const std::string& run, const std::string& path,
+               const std::string& steps, std::int64_t steps_before);
 
   /// Steps that were done before a resume.
   std::int64_t steps_before() const { return steps_before_; }
@@ -34,7 +34,7 @@ class StepRecorder {
   bool is_estimate() const { return is_estimate_; }
   /// A round that has run; `step` counts from 1 and is its first.
   void round(std::int64_t step, const Program& program, const RoundResult& result);
-  /// Completes the trace file.
+  /// Completes the trace file. Where no step was recorded, an earlier file stays.
   void finish();
   /// Predicted beside measured with the largest causes of the difference; empty where no round of
   /// the predicted program was kept.

@@ -251,8 +251,9 @@ void TraceWriter::end() {
     programs += (programs.empty() ? "\n" : ",\n") + json_text(to_text(program));
   std::string steps;
   for (const std::string& step : steps_) steps += (steps.empty() ? "\n" : ",\n") + step;
-  buffer_ += fmt::format("\n],\"otherData\":{{\"title\":{},\"steps\":[{}],\"programs\":[{}]}}}}\n",
-                         json_text(labels_.title), steps, programs);
+  buffer_ += fmt::format(
+      "\n],\"otherData\":{{\"title\":{},\"run\":{},\"steps\":[{}],\"programs\":[{}]}}}}\n",
+      json_text(labels_.title), json_text(labels_.run), steps, programs);
   flush(0);
   file_.commit();
 }

@@ -23,6 +23,7 @@ const char* to_text(TraceSide side);
 
 struct TraceLabels {
   std::string title;                      // of the run, for example the model's name
+  std::string run;                        // its name, as in its events; may be empty
   std::vector<std::string> device_names;  // empty: "device 0", …
   std::vector<std::int64_t>
       bytes_per_micro_batch;  // [stages], activations kept for one micro-batch; or empty
@@ -96,6 +97,7 @@ struct TraceStep {
 };
 
 struct TraceFile {
+  std::string run;  // that wrote it; empty: not known
   std::vector<Program> programs;
   std::vector<TraceStep> steps;
 };

@@ -86,6 +86,7 @@ TraceFile read_trace(const std::filesystem::path& path) {
   const Document document = Document::read(path, "pipetrain.trace/1");
   const DocumentField other = document.root().at("otherData");
   TraceFile trace;
+  if (other.has("run")) trace.run = other.at("run").text();
   const DocumentField programs = other.at("programs");
   for (std::size_t p = 0; p < programs.size(); ++p) {
     trace.programs.push_back(

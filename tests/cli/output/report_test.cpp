@@ -10,6 +10,8 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/output/line_chart.h"
+#include "pipeline/simulate/simulate.h"
+#include "support/example_programs.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -62,6 +64,27 @@ TEST(Report, OfARunThatWentOnTheLatestPartCounts) {
   EXPECT_EQ(run.exit_code, 0);
 }
 
+// The first part was killed 7.5 s after it began, the second says that it took 20 s.
+TEST(Report, TheWholeRunIsAllItsParts) {
+  const std::string killed = R"({"event":"step","step":3,"el":7.5})"
+                             "\n";
+  const auto ended = [](const char* seconds, const char* elapsed) {
+    return fmt::format(R"({{"event":"run_end","status":"ok","exit_code":0,"seconds":{},"el":{}}})"
+                       "\n",
+                       seconds, elapsed);
+  };
+  const std::string begin(kEvents);
+  const RecordedRun run =
+      record_of(begin + killed + begin + ended("20", "21") + begin + ended("2", "3"));
+  EXPECT_DOUBLE_EQ(run.seconds, 2);
+  EXPECT_DOUBLE_EQ(run.whole_seconds(), 29.5);
+  EXPECT_NE(
+      report_html(run, {}, std::nullopt).find("<span class=\"soft\">whole run</span><b>29.5 s"),
+      std::string::npos);
+  EXPECT_NE(comparison_html({run, run}).find("<td class=\"num\">29.5 s"), std::string::npos);
+  EXPECT_TRUE(std::isnan(record_of(begin + killed + begin).whole_seconds()));
+}
+
 // The run has gone back to a step before the validation.
 TEST(Report, ValidationsOfStepsThatAreDoneAgainAreVoid) {
   const std::string start(kEvents, std::string_view(kEvents).find('\n') + 1);
@@ -92,6 +115,83 @@ TEST(Report, PageStandsAloneAndQuotesWhatItShows) {
       << "share of work, without the step that warms up";
   for (const char* outside : {"<script", "http", "src=", "nan", "@import"})
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+}
+
+/// A run of two stages on the devices that are given, as JSON.
+std::string page_of_stages(const char* first, const char* second, const char* busy) {
+  const std::string stage = R"("first_op":"x","last_op":"y","params":1,"mem_bytes":1)";
+  const std::string start(kEvents, std::string_view(kEvents).find('\n') + 1);
+  return report_html(
+      record_of(start + fmt::format(R"({{"event":"plan","stages":[{{{0}{1}}},{{{0}{2}}}]}})"
+                                    "\n"
+                                    R"({{"event":"step","step":1,"stage_busy":{3}}})"
+                                    "\n",
+                                    stage, first, second, busy)),
+      {}, std::nullopt);
+}
+
+TEST(Report, BusyTimesAreThoseOfTheDevices) {
+  const std::string column = "<th class=\"num\">busy";
+  // The stages lie on the devices in the opposite order.
+  const std::string own = page_of_stages(R"(,"devices":[1])", R"(,"devices":[0])", "[0.25,0.5]");
+  EXPECT_NE(own.find(column), std::string::npos);
+  EXPECT_LT(own.find("50.0 %"), own.find("25.0 %"));
+  // Earlier versions recorded no devices.
+  const std::string earlier = page_of_stages("", "", "[0.25,0.5]");
+  EXPECT_NE(earlier.find(column), std::string::npos);
+  EXPECT_LT(earlier.find("25.0 %"), earlier.find("50.0 %"));
+  const auto in_a_line = [&](const std::string& page, const char* line) {
+    EXPECT_EQ(page.find(column), std::string::npos) << line;
+    EXPECT_NE(page.find(line), std::string::npos) << line;
+  };
+  in_a_line(page_of_stages(R"(,"devices":[0,1])", R"(,"devices":[2])", "[0.25,0.5,0.75]"),
+            "Busy: device 0 25.0 %, device 1 50.0 %, device 2 75.0 %<");
+  in_a_line(page_of_stages(R"(,"devices":[0])", R"(,"devices":[0])", "[0.25]"),
+            "Busy: device 0 25.0 %<");
+  // As many devices as stages.
+  in_a_line(page_of_stages(R"(,"devices":[0,1])", R"(,"devices":[0,1])", "[0.25,0.5]"),
+            "Busy: device 0 25.0 %, device 1 50.0 %<");
+}
+
+TEST(Report, KernelsCountAsOftenAsTheyRun) {
+  const TemporaryDirectory folder;
+  write_file(folder.path() / "events.jsonl", kEvents);
+  write_file(folder.path() / "profile.json",
+             R"({"schema":"pipetrain.profile/1","nodes":[
+{"op":"MatMul","name":"a","part":"batch gradient","seconds":8e-3,"runs":0.25},
+{"op":"PackMatrix","name":"b","part":"prepare","seconds":5e-3,"runs":0},
+{"op":"MatMul","name":"c","part":"forward","seconds":3e-3}]})");
+  const RecordedRun run = read_run(folder.path());
+  ASSERT_EQ(run.kernels.size(), 3u);
+  EXPECT_EQ(run.kernels[0].name, "c");
+  EXPECT_DOUBLE_EQ(run.kernels[0].seconds, 3e-3);
+  EXPECT_EQ(run.kernels[1].name, "a");
+  EXPECT_DOUBLE_EQ(run.kernels[1].seconds, 2e-3);
+  EXPECT_EQ(run.kernels[2].seconds, 0);
+}
+
+// A round of m micro-batches of 1f1b on p devices takes (m + p - 1)(F + B). The first measured step
+// is shorter than the predicted one, as the last of an epoch may be.
+TEST(Report, ShowsAMeasuredStepOfThePredictedProgram) {
+  TraceFile trace;
+  trace.programs = {lowered(options_for("1f1b", 2, 4)), lowered(options_for("1f1b", 2, 2))};
+  const auto add = [&](TraceSide side, std::int64_t number, std::size_t program, double forward) {
+    TraceStep& step = trace.steps.emplace_back();
+    step.side = side;
+    step.step = number;
+    step.program = program;
+    const StageSeconds seconds = {forward, 2 * forward, forward, forward, forward, 0};
+    step.events =
+        time_round(trace.programs[program], uniform_costs(trace.programs[program], seconds));
+  };
+  add(TraceSide::kPredicted, 5, 0, 1e-3);
+  add(TraceSide::kMeasured, 5, 1, 2e-3);
+  const RecordedRun run = record_of(kEvents);
+  EXPECT_EQ(report_html(run, {}, trace).find("Why it differs"), std::string::npos);
+  EXPECT_NE(report_html(run, {}, trace).find("A step, predicted and measured"), std::string::npos);
+  add(TraceSide::kMeasured, 6, 0, 2e-3);
+  EXPECT_NE(report_html(run, {}, trace).find("predicted step 15.0 ms, measured 30.0 ms"),
+            std::string::npos);
 }
 
 TEST(Report, SharesOfKernelsAreOfAllOfThem) {

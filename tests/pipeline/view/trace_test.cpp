@@ -153,8 +153,11 @@ TEST(Trace, IsReadAsItWasWritten) {
   const std::filesystem::path path = directory / "trace.json";
   for (const char* name : kNames) {
     const Program program = round_of(name);
-    written(path, program, {});
+    TraceLabels labels;
+    labels.run = name;
+    written(path, program, labels);
     const TraceFile trace = read_trace(path);
+    EXPECT_EQ(trace.run, name);
     ASSERT_EQ(trace.programs.size(), 1U);
     EXPECT_EQ(trace.programs[0], program);
     ASSERT_EQ(trace.steps.size(), 6U);
@@ -214,6 +217,7 @@ TEST(Trace, GoldenFileOfOneInstructionEach) {
   const Program program = lowered(options_for("forward", 1, 1));
   TraceLabels labels;
   labels.title = "x \"y\".onnx";
+  labels.run = "a \"b\"";
   TraceWriter writer(directory / "trace.json", labels);
   writer.add_step(TraceSide::kMeasured, program, {{{0, 0, 0.5e-6, 2e-3}}}, 1, 7);
   writer.end();
@@ -229,7 +233,7 @@ TEST(Trace, GoldenFileOfOneInstructionEach) {
 {"ph":"X","name":"0F0","cat":"forward","pid":1,"tid":64,"ts":1000000.500,"dur":1999.500,"args":{"stage":0,"micro_batch":0,"version":0,"step":7,"device":0,"index":0}},
 {"ph":"C","name":"device 0 activation units","pid":1,"ts":1000000.500,"args":{"stage 0":1}},
 {"ph":"C","name":"device 0 activation units","pid":1,"ts":1002000.000,"args":{"stage 0":0}}
-],"otherData":{"title":"x \"y\".onnx","steps":[
+],"otherData":{"title":"x \"y\".onnx","run":"a \"b\"","steps":[
 {"side":"measured","step":7,"program":0,"start_ns":1000000000}],"programs":[
 "pipetrain-schedule 1\nname forward\nrule none\nstages 1\nunits 1\nplacement 0\ntransfers yes\ndevice 0: 0F0\n"]}}
 )");
@@ -252,6 +256,9 @@ TEST(Trace, RefusesWhatIsNotATrace) {
   Json bad = good;
   bad.erase("otherData");
   refused(bad, "otherData");
+  bad = good;
+  bad["otherData"]["run"] = 7;
+  refused(bad, "otherData.run");
   bad = good;
   bad["otherData"]["steps"][0]["program"] = 1;
   refused(bad, "steps[0].program");
