@@ -156,6 +156,20 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   return plan;
 }
 
+/// The simulated events, stretched to the predicted step, whose wake-up they do not have.
+Events events_to_predicted_step(const PlannedNetwork& network) {
+  Events events = network.prediction().events;
+  if (network.asynchronous() || network.prediction().makespan <= 0) return events;
+  const double stretch = network.predicted_step_seconds() / network.prediction().makespan;
+  for (auto& device : events) {
+    for (Event& event : device) {
+      event.start *= stretch;
+      event.end *= stretch;
+    }
+  }
+  return events;
+}
+
 /// Stages, notes, reasons for the cuts, memory, bounds and the critical path, as text.
 void print_plan(const PlannedNetwork& network) {
   print(plan_table(network));
@@ -178,7 +192,7 @@ void print_plan(const PlannedNetwork& network) {
                   4));
   }
   if (network.devices() <= 32)
-    print(render_rows(network.predicted_program(), network.predicted_events(), 100));
+    print(render_rows(network.predicted_program(), events_to_predicted_step(network), 100));
 }
 
 }  // namespace

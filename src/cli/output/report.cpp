@@ -366,22 +366,24 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
   return changed;
 }
 
-/// `folder`: of the run. The file is there when the run has ended; a later one may have replaced
-/// it.
+/// `folder`: of the run. The file is there when the run has ended; until then, and after a later
+/// run has replaced it, it may be another run's.
 std::optional<TraceFile> trace_of(const RecordedRun& run, const std::filesystem::path& folder) {
   const std::string path = run.option("trace");
   if (path.empty()) return std::nullopt;
+  const bool goes_on = !run.ended && (is_locked(folder) || is_locked(folder / "logs"));
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) {
-    if (run.ended || !(is_locked(folder) || is_locked(folder / "logs")))
+    if (!goes_on)
       log_warning("report", "without its trace: there is no file \"{}\"", printable(path));
     return std::nullopt;
   }
   try {
     TraceFile trace = read_trace(path);
-    if (trace.run.empty() || trace.run == run.name) return trace;
-    log_warning("report", "without its trace: \"{}\" is of run {}", printable(path),
-                printable(trace.run));
+    if (trace.run.empty() || run.names.contains(trace.run)) return trace;
+    if (!goes_on)
+      log_warning("report", "without its trace: \"{}\" is of run {}", printable(path),
+                  printable(trace.run));
   } catch (const Error& error) {
     log_warning("report", "without its trace: {}", error.what());
   }

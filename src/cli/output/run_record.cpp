@@ -49,6 +49,7 @@ void take_start(const EventJson& event, RecordedRun& run) {
   run.seconds = run.first_step_s = run.steady_step_ms = kUnknown;
   run.output.clear();
   run.name = text(event, "run");
+  run.names.insert(run.name);
   run.version = text(event, "version");
   run.model = text(part(event, "model"), "file");
   run.parameters = whole(part(event, "model"), "parameters");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ struct KernelRecord {
 
 struct RecordedRun {
   std::string name, version, model, data_format, schedule, output;
+  std::set<std::string> names;  // of all its parts: a folder may be renamed between them
   std::int64_t parameters = 0, operators = 0, samples = 0, micro_batches = 0, micro_batch_size = 0;
   std::vector<std::pair<std::string, std::string>> config;  // option without dashes, value
   std::vector<StageRecord> stages;
