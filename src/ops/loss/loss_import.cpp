@@ -61,10 +61,14 @@ class LossImport {
     const ValueId zero = builder_.constant(HostTensor::scalar<std::int64_t>(0));
     const ValueId safe =
         ignore_index_ ? builder_.add("Where", {not_ignored(), labels_, zero}) : labels_;
+    // GatherElements counts negative indices from the last class; one too large is an error.
+    const ValueId classes = builder_.constant(HostTensor::scalar<std::int64_t>(shape_[1]));
+    const ValueId index =
+        builder_.add("Where", {builder_.add("Less", {safe, zero}), classes, safe});
     std::vector<std::int64_t> dims = shape_.dims();
     dims[1] = 1;
     const ValueId picked =
-        builder_.add("GatherElements", {log_probabilities, builder_.reshape(safe, Shape(dims))},
+        builder_.add("GatherElements", {log_probabilities, builder_.reshape(index, Shape(dims))},
                      {{"axis", std::int64_t{1}}});
     ValueId weight = counted;
     ValueId loss = builder_.add("Neg", {builder_.reshape(picked, builder_.shape(labels_))});

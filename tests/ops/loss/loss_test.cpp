@@ -301,6 +301,26 @@ TEST(LossImport, NegativeLogLikelihood) {
   expect_values(ignored.run()[0], {}, {3});
 }
 
+// Label -1 is not the last class.
+TEST(LossImport, NegativeLabelsAreNoClasses) {
+  const Attributes each = {{"reduction", std::string("none")}};
+  const Attributes ignoring_others = {{"ignore_index", std::int64_t{-100}}};
+  const HostTensor weights = floats({3}, {1, 2, 0.5});
+  const HostTensor negative = int64s({3}, {2, -1, 1});
+  const Imported refused[] = {
+      import_node("SoftmaxCrossEntropyLoss", 13, each, {data(logits()), data(negative)}),
+      import_node("SoftmaxCrossEntropyLoss", 13, {},
+                  {data(logits()), data(negative), data(weights)}),
+      import_node("NegativeLogLikelihoodLoss", 13, {}, {data(logits()), data(negative)}),
+      import_node("NegativeLogLikelihoodLoss", 13, ignoring_others,
+                  {data(logits()), data(int32s({3}, {-100, -1, 1}))}),
+  };
+  for (const Imported& loss : refused) {
+    for (const Backend backend : {Backend::kReference, Backend::kCpu})
+      expect_error(ErrorKind::kData, "at position 1", [&] { loss.run(backend); });
+  }
+}
+
 TEST(LossImport, RefusesWhatDoesNotFit) {
   expect_error(ErrorKind::kModel, "labels must be (2, 2)", [] {
     import_node("SoftmaxCrossEntropyLoss", 13, {}, {data(scores()), data(int64s({2}, {0, 1}))});
