@@ -36,7 +36,13 @@ class Samples {
 
   static std::int64_t samples_in(const Shape& shape) { return shape.rank() > 0 ? shape[0] : 0; }
 
+  static bool is_recurrence(const Node& node) {
+    const std::string_view op = node.op->name;
+    return op == "Lstm" || op == "Gru" || op == "Rnn";
+  }
+
   bool keeps_batch(const Node& node) const {
+    if (is_recurrence(node)) return false;  // axis 0 is the step, also with lengths of samples
     if (node.op->name == "Transpose" && node.attributes.ints("perm")[0] != 0) return false;
     return std::ranges::any_of(node.inputs, [&](ValueId id) { return is(per_sample_, id); });
   }
@@ -61,6 +67,7 @@ class Samples {
 
   bool runs_along_batch(const Node& node) const {
     if (training_.micro_batch == 1) return false;  // an axis of one element says nothing
+    if (is_recurrence(node)) return is(per_sample_, node.inputs[0]);
     const std::string_view op = node.op->name;
     const bool reduces = op.starts_with("Reduce") || op.starts_with("Arg");
     // A loss that the model computes itself is a mean over the batch at last.

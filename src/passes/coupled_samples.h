@@ -6,10 +6,10 @@
 namespace pipetrain {
 
 /// The first node that combines samples of a micro-batch, as `"name" (Operator)`: a product of
-/// activations over the batch, as in contrastive losses, or a reduction, softmax, sum, selection or
-/// split along it. BatchNormalization is left out. Empty: none was found; what a Reshape or a
-/// Transpose has moved from axis 0 is not followed, and of micro-batches of one sample only products
-/// of samples with samples are told.
+/// activations over the batch, as in contrastive losses, or a reduction, softmax, sum, selection,
+/// split or recurrence along it. BatchNormalization is left out. Empty: none was found; what a
+/// Reshape or a Transpose has moved from axis 0 is not followed, and of micro-batches of one sample
+/// only products of samples with samples are told.
 std::string find_coupled_samples(const TrainingGraph& training);
 
 }  // namespace pipetrain

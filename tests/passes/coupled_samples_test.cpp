@@ -81,6 +81,49 @@ TEST(CoupledSamples, AreFound) {
   EXPECT_EQ(found(similarity, 1), "\"similarity\" (MatMul)");
 }
 
+/// A recurrent layer of two units, from x with `width` columns to y.
+void add_recurrence(OnnxBuilder& b, const std::string& op, std::int64_t gates, std::int64_t width,
+                    const std::string& x, const std::string& y, const std::string& lengths = "") {
+  const auto weights = [&](const std::string& name, std::int64_t columns) {
+    const std::vector<float> values(static_cast<std::size_t>(2 * gates * columns), 0.1F);
+    b.initializer(name, HostTensor::of<float>({1, 2 * gates, columns}, values));
+  };
+  weights(y + "_w", width);
+  weights(y + "_r", 2);
+  b.node(op, {x, y + "_w", y + "_r", "", lengths}, {y}, {OnnxAttribute::of_int("hidden_size", 2)},
+         "layer of " + y);
+}
+
+// A recurrent layer takes its steps from axis 0, where these networks have the samples.
+TEST(CoupledSamples, AreFoundWhereStepsAreSamples) {
+  struct Case {
+    const char* op;
+    const char* canonical;
+    std::int64_t gates;
+  };
+  for (const Case& each : {Case{"LSTM", "Lstm", 4}, Case{"GRU", "Gru", 3}, Case{"RNN", "Rnn", 1}}) {
+    const auto middle = [&](OnnxBuilder& b, auto) {
+      add_recurrence(b, each.op, each.gates, 5, "h", "y");
+    };
+    EXPECT_EQ(found(middle), "\"layer of y\" (" + std::string(each.canonical) + ")");
+    EXPECT_EQ(found(middle, 1), "");
+  }
+}
+
+// With as many steps as samples, and a length for each sample.
+TEST(CoupledSamples, AreNotFoundWhereStepsAreMovedToTheFront) {
+  const auto layers = [](OnnxBuilder& b, auto numbers) {
+    numbers("plain", {3, 3, 2});
+    b.input("lengths", DType::kInt32, {{"batch", -1}});
+    b.node("Transpose", {"h"}, {"steps"}, {OnnxAttribute::of_ints("perm", {1, 0, 2})}, "turn");
+    add_recurrence(b, "RNN", 1, 5, "steps", "first", "lengths");
+    b.node("Reshape", {"first", "plain"}, {"between"}, {}, "plain");
+    add_recurrence(b, "RNN", 1, 2, "between", "second", "lengths");
+    b.node("Transpose", {"second"}, {"y"}, {OnnxAttribute::of_ints("perm", {2, 1, 0, 3})}, "back");
+  };
+  EXPECT_EQ(found(layers, 3), "");
+}
+
 TEST(CoupledSamples, AreFoundBehindPatchesOfImages) {
   for (const bool for_gpus : {false, true}) {
     OnnxBuilder builder("network");
