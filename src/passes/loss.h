@@ -30,8 +30,9 @@ struct LossOptions {
 };
 
 /// Where the classes of an output are: last in (N, C) and (N, T, C), second in (N, C, H, W), unless
-/// its last nodes tell that they are last there, too, as in Keras: a Softmax or LogSoftmax over the
-/// last axis, or a Transpose of (N, C, H, W) to (N, H, W, C), which a Sigmoid may follow.
+/// its last nodes tell otherwise. With three axes, a LogSoftmax over the second one does. With
+/// more, they are last, as in Keras, behind a Softmax or LogSoftmax over the last axis, or a
+/// Transpose of (N, C, H, W) to (N, H, W, C), which a Sigmoid may follow.
 std::size_t class_axis(const Graph& graph, ValueId output);
 
 /// The Sigmoid that computes an output, or the Softmax or LogSoftmax over its classes. Reshape and

@@ -334,6 +334,39 @@ TEST(Loss, OfPixelsWhoseClassesAreLastIsTheCrossEntropyOverThem) {
   EXPECT_EQ(ending_in(13, last, first, moved({0, 3, 1, 2}), automatic).loss.classes, kClasses);
 }
 
+// As nn.NLLLoss has (N, C, L): a LogSoftmax over the second axis tells that the classes are there.
+TEST(Loss, OfPositionsWhoseClassesAreSecondIsTheCrossEntropyOverThem) {
+  const LossOptions automatic = {.labels = LabelHint::kInteger};
+  const HostTensor labels = test::int64s({kRows, 2}, {0, 3, 1, 2, 2, 0});
+  const Shape second = {kRows, kClasses, 2}, last = {kRows, 2, kClasses};
+  const auto over = [](std::int64_t axis) {
+    return [axis](OnnxBuilder& builder) {
+      builder.node("LogSoftmax", {"x"}, {"y"}, {OnnxAttribute::of_int("axis", axis)});
+    };
+  };
+  const auto moved = [](std::int64_t axis) {
+    return [axis](OnnxBuilder& builder) {
+      builder.node("LogSoftmax", {"x"}, {"l"}, {OnnxAttribute::of_int("axis", axis)});
+      builder.node("Transpose", {"l"}, {"y"}, {OnnxAttribute::of_ints("perm", {0, 2, 1})});
+    };
+  };
+  struct Case {
+    Shape x, y;
+    std::function<void(OnnxBuilder&)> add_nodes;
+  };
+  for (const Case& each :
+       {Case{second, second, over(1)}, Case{second, second, over(-2)}, Case{last, last, over(2)},
+        Case{last, second, moved(2)}, Case{second, last, moved(1)}}) {
+    const TrainingGraph training = ending_in(13, each.x, each.y, each.add_nodes, automatic);
+    EXPECT_EQ(training.loss.task, "token classifier (cross-entropy, 4 classes)");
+    EXPECT_EQ(training.graph[training.loss.label].type.shape, (Shape{kRows, 2}));
+    EXPECT_FALSE(computes(training, "LogSoftmax"));
+    const HostTensor x = test::random_tensor({DType::kFloat32, each.x}, 1, -3, 3);
+    EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, each.x == second ? 2 : 1),
+                1e-5);
+  }
+}
+
 // Over positions in place of classes, over all axes behind the samples, and over classes that a
 // Reshape then merges with positions.
 TEST(Loss, ASoftmaxThatIsNotOverTheClassesStays) {

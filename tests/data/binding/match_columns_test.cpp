@@ -93,6 +93,22 @@ TEST(MatchColumns, WhichTokensAreSpecialIsNeitherInputNorLabel) {
             (Doubles{1, 0, 1}));
 }
 
+// An output (N, 2, 3) has three classes at two positions; it was meant the other way round.
+TEST(MatchColumns, LabelsOfThePositionsOfASecondAxisHaveAHint) {
+  DataSpec spec{{triples_for("ids")}, LabelSpec{}};
+  spec.label->classes = 3;
+  spec.label->sample_shape = Shape{2};
+  const auto refused = [&](const RawColumn& labels) {
+    return data_error([&] {
+      bind_data(RawSplit{{triples_of("ids", {5, 6, 7}), labels}}, spec, {});
+    });
+  };
+  RawColumn labels = triples_of("y", {0, 1, 1});
+  expect_contains(refused(labels), "add a Transpose to (N, L, C)");
+  labels.values = HostTensor::of<std::int64_t>(Shape{1, 4}, std::vector<std::int64_t>{0, 1, 1, 0});
+  EXPECT_EQ(refused(labels).find("Transpose"), std::string::npos);
+}
+
 TEST(MatchColumns, AMaskThatTheGraphComparesWithHasAnyClasses) {
   const RawSplit data{{triples_of("a", {5, 6, 7}), triples_of("b", {4, 0, 2})}};
   const DataSpec spec{{triples_for("pixels"), triples_for("mask")}, std::nullopt};
