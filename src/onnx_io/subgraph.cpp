@@ -19,6 +19,14 @@ Names subgraph_attributes(const OnnxNode& node) {
   return {};
 }
 
+/// Whether a node is a Constant that may be a weight: vectors are the scales of a Resize and such.
+bool holds_matrix(const OnnxNode& node) {
+  if (node.op_type != "Constant" || !node.domain.empty() || !node.has_output(0)) return false;
+  const OnnxAttribute* const value = node.find_attribute("value");
+  return value && is_float(value->tensor.dtype()) && value->tensor.shape().rank() > 1 &&
+         value->tensor.shape().count() > 1;
+}
+
 }  // namespace
 
 bool has_subgraphs(const OnnxNode& node) {
@@ -60,6 +68,7 @@ std::vector<std::string> float_tensors_inside(const OnnxNode& node) {
       if (is_float(tensor.file_dtype) && tensor.shape.count() > 1) out.push_back(tensor.name);
     }
     for (const OnnxNode& inner : graph.nodes) {
+      if (holds_matrix(inner)) out.push_back(inner.outputs[0]);
       for (std::string& name : float_tensors_inside(inner)) out.push_back(std::move(name));
     }
   }

@@ -28,8 +28,8 @@ OnnxSubgraph read_subgraph(const OnnxNode& node, std::string_view attribute);
 /// Names that the sub-graphs of a node take from the graph around it.
 std::set<std::string> captured_names(const OnnxNode& node);
 
-/// Names of the floating-point initializers of sub-graphs of a node, to any depth; those of one
-/// element are left out.
+/// Names of the floating-point initializers of sub-graphs of a node, to any depth, and of Constant
+/// nodes of two axes or more; those of one element are left out.
 std::vector<std::string> float_tensors_inside(const OnnxNode& node);
 
 /// The node, and the nodes of its sub-graphs to any depth.

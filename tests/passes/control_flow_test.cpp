@@ -103,6 +103,25 @@ TEST(ControlFlow, WeightsInsideAreNamedAsNotTrained) {
             "main graph are");
 }
 
+TEST(ControlFlow, MatricesInConstantNodesInsideAreNamedAsNotTrained) {
+  const auto noted = [](HostTensor value) {
+    const ModelParts own = body(
+        {node_part("Constant", {}, {"K"}, {OnnxAttribute::of_tensor("value", std::move(value))}),
+         node_part("MatMul", {"x", "K"}, {"t"})},
+        {}, {"t"});
+    const ModelParts other = body({node_part("Relu", {"x"}, {"e"})}, {}, {"e"});
+    return note_on_tensors_in_subgraphs(model_of(node_part("If", {"c"}, {"y"}) +
+                                                 graph_attribute("then_branch", own) +
+                                                 graph_attribute("else_branch", other)));
+  };
+  EXPECT_EQ(noted(weight()),
+            "a tensor inside an If, Loop or Scan (K) is not trained, as only those of the main "
+            "graph are");
+  EXPECT_EQ(noted(test::floats({2}, {1, 0.5F})), "");  // as the scales of a Resize
+  EXPECT_EQ(noted(test::floats({1, 1}, {1})), "");
+  EXPECT_EQ(noted(test::int64s({2, 1}, {1, 2})), "");
+}
+
 TEST(ControlFlow, AWeightThatABranchReadsHasNoAdapter) {
   OnnxModel model = model_of(if_node("c"));
   OnnxInitializer own = *model.find_initializer("W");
