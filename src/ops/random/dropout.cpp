@@ -83,23 +83,24 @@ void import_dropout(ImportContext& context) {
   const TensorType type = builder.type(x);
   const bool drops = context.mode().training && context.mode().dropout;
   const double ratio = drops ? import_ratio(context) : 0.0;
+  const DType mask = context.opset() < 10 ? type.dtype : DType::kBool;
   if (ratio == 0.0) {
     context.set_output(0, x);
-    if (context.output_count() > 1) {
-      const DType mask = context.opset() < 10 ? type.dtype : DType::kBool;
-      context.set_output(1, builder.constant(ones(mask, type.shape)));
-    }
+    if (context.output_count() > 1) context.set_output(1, builder.constant(ones(mask, type.shape)));
     return;
   }
-  if (ratio == 1.0 && context.output_count() == 1)
-    return context.set_output(0, builder.add("Mul", {x, builder.scalar(0)}));
+  if (ratio == 1.0) {
+    context.set_output(0, builder.add("Mul", {x, builder.scalar(0, type.dtype)}));
+    if (context.output_count() > 1)
+      context.set_output(1, builder.constant(HostTensor(TensorType{mask, type.shape})));
+    return;
+  }
   const Attributes attributes = {{"ratio", ratio}, {"key", next_key(builder.graph())}};
   context.set_output(0, builder.add("Dropout", {x}, attributes));
   if (context.output_count() > 1) {
     // The mask is the same dropout of ones; it is removed if it is unused.
     const ValueId kept =
         builder.add("Dropout", {builder.constant(ones(type.dtype, type.shape))}, attributes);
-    const DType mask = context.opset() < 10 ? type.dtype : DType::kBool;
     const ValueId flags =
         builder.add("Cast", {kept}, {{"to", static_cast<std::int64_t>(DType::kBool)}});
     context.set_output(

@@ -1,9 +1,10 @@
 // Dropout: how the random numbers of an element are drawn, identically in every kernel.
 //
 // The mask of element e of sample s is a pure function of (seed, step, node key, s, e): it does not
-// depend on stages, micro-batches, schedule or threads, and the backward pass recomputes it. 32
-// neighbouring elements share eight Philox counters; element 8 w + l of the 32 takes word w of the
-// l-th, so that eight counters are computed in one vector.
+// depend on stages, schedule or threads, nor on micro-batches where the first axis is that of the
+// samples, and the backward pass recomputes it. 32 neighbouring elements share eight Philox
+// counters; element 8 w + l of the 32 takes word w of the l-th, so that eight counters are computed
+// in one vector.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,9 @@ constexpr PhiloxBlock dropout_counter(std::uint64_t sample, std::uint64_t group,
   return {{block.word[0], block.word[1], of.word[0], of.word[1]}};
 }
 
-/// Elements per sample: samples are contiguous. A tensor that is not divisible counts as one
-/// sample.
+/// Elements per sample, as if the first axis were that of the samples; of other tensors, such as
+/// those with steps first, the mask depends on the micro-batches. A tensor that is not divisible
+/// counts as one sample.
 constexpr std::int64_t elements_per_sample(std::int64_t count, const RunContext& context) {
   return context.samples > 0 && count % context.samples == 0 ? count / context.samples : count;
 }

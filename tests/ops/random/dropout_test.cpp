@@ -136,5 +136,21 @@ TEST(DropoutImport, MaskOutput) {
   for (const double flag : off.run()[1].to_doubles()) EXPECT_EQ(flag, 1);
 }
 
+TEST(DropoutImport, NothingIsKeptWithRatioOne) {
+  const HostTensor x = ones({2, 3});
+  const std::vector<ImportInput> inputs = {data(x), constant(HostTensor::scalar(1.0f))};
+  EXPECT_EQ(import_node("Dropout", 13, {}, inputs).ops(), "Mul");
+  const std::vector<HostTensor> recent = import_node("Dropout", 13, {}, inputs, 2).run();
+  const std::vector<HostTensor> old =
+      import_node("Dropout", 7, {{"ratio", 1.0}}, {data(x)}, 2).run();
+  EXPECT_EQ(recent[1].dtype(), DType::kBool);
+  EXPECT_EQ(old[1].dtype(), DType::kFloat32);
+  for (const std::vector<HostTensor>& out : {recent, old}) {
+    EXPECT_EQ(out[0].to_doubles(), std::vector<double>(6, 0));
+    EXPECT_EQ(out[1].shape(), (Shape{2, 3}));
+    EXPECT_EQ(out[1].to_doubles(), std::vector<double>(6, 0));
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test
