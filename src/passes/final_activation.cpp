@@ -10,9 +10,9 @@ namespace {
 
 /// The axis of `before` that a Reshape keeps as `axis` of `after`, if there is one.
 std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, std::size_t axis) {
-  const std::int64_t after = after.count(axis + 1, after.rank());
+  const std::int64_t behind = after.count(axis + 1, after.rank());
   for (std::size_t i = 0; i < before.rank(); ++i) {
-    if (before[i] == after[axis] && before.count(i + 1, before.rank()) == after) return i;
+    if (before[i] == after[axis] && before.count(i + 1, before.rank()) == behind) return i;
   }
   return {};
 }

@@ -317,8 +317,8 @@ std::string hint_at_labels(const RawColumn& raw, const LabelSpec& label, const S
         "numbers and give {} cross-entropy",
         setting("loss"));
   if (label.classes > 0 && !label.shifted_input && want.rank() == 1 && have == Shape{label.classes})
-    return "; the classes of an output of three axes are the last one: behind one that is "
-           "(N, C, L), add a Transpose to (N, L, C)";
+    return "; without a LogSoftmax over another axis, the classes of an output of three axes are "
+           "the last one: if yours is (N, C, L), add a Transpose to (N, L, C)";
   return {};
 }
 

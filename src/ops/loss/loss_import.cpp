@@ -61,7 +61,8 @@ class LossImport {
     const ValueId zero = builder_.constant(HostTensor::scalar<std::int64_t>(0));
     const ValueId safe =
         ignore_index_ ? builder_.add("Where", {not_ignored(), labels_, zero}) : labels_;
-    // GatherElements counts negative indices from the last class; one too large is an error.
+    // GatherElements counts negative indices from the last class. One too large is an error on
+    // CPUs; GPUs read the last class, so the loss is NaN there, as that of the fused operator.
     const ValueId classes = builder_.constant(HostTensor::scalar<std::int64_t>(shape_[1]));
     const ValueId index =
         builder_.add("Where", {builder_.add("Less", {safe, zero}), classes, safe});
@@ -72,6 +73,8 @@ class LossImport {
                      {{"axis", std::int64_t{1}}});
     ValueId weight = counted;
     ValueId loss = builder_.add("Neg", {builder_.reshape(picked, builder_.shape(labels_))});
+    const ValueId none = builder_.scalar(std::numeric_limits<double>::quiet_NaN(), dtype());
+    loss = builder_.add("Where", {builder_.add("Less", {index, classes}), loss, none});
     // Not a factor: what an ignored label reads may be infinite.
     if (counted) loss = builder_.add("Where", {not_ignored(), loss, builder_.scalar(0, dtype())});
     if (context_.has_input(2)) {
