@@ -161,6 +161,30 @@ OnnxModel table_network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
+OnnxModel codebook_network() {
+  OnnxBuilder builder("codebook");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.node("Flatten", {"x"}, {"rows"}, {}, "flatten");
+  builder.initializer("layer1.weight", random_weight({kImage, 8}, 1, 0.2F));
+  builder.node("MatMul", {"rows", "layer1.weight"}, {"h1"}, {}, "layer1");
+  builder.initializer("codebook.weight", random_weight({4, 8}, 2, 0.5F));
+  builder.node("Transpose", {"codebook.weight"}, {"columns"},
+               {OnnxAttribute::of_ints("perm", {1, 0})}, "transpose");
+  builder.node("MatMul", {"h1", "columns"}, {"products"}, {}, "compare");
+  builder.node("ArgMin", {"products"}, {"place"},
+               {OnnxAttribute::of_int("axis", 1), OnnxAttribute::of_int("keepdims", 0)}, "choose");
+  builder.node("Gather", {"codebook.weight", "place"}, {"found"}, {}, "gather");
+  builder.node("Add", {"h1", "found"}, {"sum"}, {}, "add");
+  builder.node("Tanh", {"sum"}, {"t1"}, {}, "tanh1");
+  builder.initializer("head.weight", random_weight({5, 8}, 3, 0.5F));
+  builder.initializer("head.bias", filled(5, 0.01F));
+  builder.node("Gemm", {"t1", "head.weight", "head.bias"}, {"logits"},
+               {OnnxAttribute::of_int("transB", 1)}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
 OnnxModel position_network() {
   OnnxBuilder builder("position");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});

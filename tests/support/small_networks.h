@@ -28,6 +28,11 @@ OnnxModel table_network();
 /// the library's kernels for their weight gradients do not add to an accumulator.
 OnnxModel strided_network();
 
+/// The same input and output with a codebook, as vector quantization has it: the result of a layer
+/// plus the row of the codebook that is chosen for it. The node that compares them takes no
+/// gradient of the codebook.
+OnnxModel codebook_network();
+
 /// The same input and output with a parameter (1, 2, 128) that is added to the result of a layer:
 /// with one sample their gradients are one value.
 OnnxModel position_network();

@@ -172,7 +172,10 @@ class Slicer {
     for (std::size_t i = 0; i < training_.parameters.size(); ++i) {
       const Parameter& parameter = training_.parameters[i];
       const std::set<int>& stages = readers_[at(parameter.value)];
-      for (const int s : stages) stage(s).parameters.push_back(static_cast<int>(i));
+      for (const int s : stages) {
+        stage(s).parameters.push_back(static_cast<int>(i));
+        if (stages.size() > 1) stage(s).shared_parameters.push_back(static_cast<int>(i));
+      }
       out_.owner.push_back(stages.empty() ? -1 : *stages.begin());
       out_.has_tied_stages = out_.has_tied_stages || (stages.size() > 1 && parameter.gradient);
     }

@@ -18,8 +18,9 @@ struct StageSlice {
   std::vector<NodeId> weight_gradient;  // W
   std::vector<NodeId> batch_gradient;   // once for every few micro-batches
   std::vector<NodeId> finish;           // once per step
-  std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
-  std::vector<int> accumulations;  // indices whose contribution is computed here
+  std::vector<int> parameters;  // indices into TrainingGraph::parameters that this stage holds
+  std::vector<int> shared_parameters;  // those that other stages hold too: tied weights
+  std::vector<int> accumulations;      // indices whose contribution is computed here
   std::vector<int>
       remote_accumulations;         // indices computed elsewhere that finish reads: tied weights
   std::vector<int> batched_values;  // indices into TrainingGraph::batched_values

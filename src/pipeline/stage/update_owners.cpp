@@ -15,7 +15,7 @@ struct OwnedTogether {
   std::vector<std::size_t> parameters;  // places in StageSlice::parameters
   std::set<int> accumulations;
   std::int64_t elements = 0;
-  bool is_tied = false;  // reads accumulators of other stages
+  bool is_tied = false;  // other stages hold one of them too, and need the sums
 };
 
 /// The accumulators that a gradient is computed from; `accumulation_of`: by accumulator.
@@ -41,7 +41,7 @@ std::set<int> accumulators_of(const TrainingGraph& training,
 
 std::vector<OwnedTogether> group_parameters(const TrainingGraph& training,
                                             const StageSlice& slice) {
-  const std::set<int> remote(slice.remote_accumulations.begin(), slice.remote_accumulations.end());
+  const std::set<int> shared(slice.shared_parameters.begin(), slice.shared_parameters.end());
   std::map<ValueId, int> accumulation_of;
   for (std::size_t i = 0; i < training.accumulations.size(); ++i)
     accumulation_of[training.accumulations[i].accumulator] = static_cast<int>(i);
@@ -53,8 +53,7 @@ std::vector<OwnedTogether> group_parameters(const TrainingGraph& training,
     one.parameters = {k};
     one.accumulations = accumulators_of(training, accumulation_of, parameter.gradient);
     one.elements = training.graph[parameter.value].type.count();
-    one.is_tied = std::any_of(one.accumulations.begin(), one.accumulations.end(),
-                              [&](int i) { return remote.contains(i); });
+    one.is_tied = shared.contains(slice.parameters[k]);
     std::erase_if(groups, [&](OwnedTogether& other) {
       const bool shares = std::any_of(other.accumulations.begin(), other.accumulations.end(),
                                       [&](int i) { return one.accumulations.contains(i); });

@@ -6,11 +6,16 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "pipeline/program/check.h"
 #include "pipeline/runtime/oracle.h"
 #include "pipeline/runtime/runtime_setup.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "support/cut_graphs.h"
 #include "support/placed_runtime.h"
 #include "support/process_runs.h"
 
@@ -230,6 +235,60 @@ TEST(Processes, ShareUpdatesOfReplicas) {
       }
     }
   }
+}
+
+/// The codebook that each stage has after two steps; in other processes than the first, nothing.
+std::vector<std::vector<double>> codebooks(const SharedRun& run, const RuntimeOptions& options) {
+  Runtime runtime(run.variants, {&run.program}, options);
+  FixedData data(2 * kSamples, 5);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    data.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+    runtime.run(run.program, data);
+  }
+  std::vector<std::vector<double>> out;
+  for (const StageContent& content : runtime.contents())
+    out.push_back(content.weights.at("codebook.weight").to_doubles());
+  return out;
+}
+
+/// One of two stages takes no gradient of the weight that both have, but gets the whole sum of the
+/// other's replicas.
+TEST(Processes, ShareUpdatesOfAWeightThatAStageReadsWithoutAGradient) {
+  SharedRun run("1f1b", 2, /*clip=*/false, {2, 2});
+  run.model = codebook_network();
+  run.graphs.clear();
+  for (const std::int64_t size : kMicroBatchSizes)
+    run.graphs.push_back(training_graph(run.model, size));
+  const int nodes = static_cast<int>(linearise(*run.graphs[0]).order.size());
+  int tied = 0;
+  for (int start = 1; start < nodes; ++start) {
+    CutGraphs cut = cut_graphs(run.graphs, {0, start});
+    if (!cut.has_tied_stages) continue;
+    ++tied;
+    ScheduleOptions schedule;
+    schedule.name = "1f1b";
+    schedule.stages = 2;
+    schedule.micro_batches = 3;
+    schedule.replicas = {2, 2};
+    schedule.gradient_sync = true;
+    run.variants = std::move(cut.variants);
+    run.program = lower(generate(schedule), cut.edges);
+    run.runtime.shard_optimizer = false;
+    const std::vector<std::vector<double>> expected = codebooks(run, run.runtime);
+    ASSERT_EQ(expected.size(), 2U);
+    EXPECT_EQ(expected[0], expected[1]);
+    run.runtime.shard_optimizer = true;
+    EXPECT_EQ(codebooks(run, run.runtime), expected) << start;
+    for (const int processes : {2, 4}) {
+      MemoryWorld world(processes, 500 + static_cast<std::uint64_t>(start));
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        const auto found = codebooks(run, run.of_process(group, processes));
+        if (group.leads()) EXPECT_EQ(found, expected) << start << ", " << processes << " processes";
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+    }
+  }
+  EXPECT_GT(tied, 0);
 }
 
 TEST(Processes, ThatShareUpdatesDivideTheOptimizersMemory) {

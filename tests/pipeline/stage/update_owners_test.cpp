@@ -48,15 +48,10 @@ TEST(UpdateOwners, HaveEveryParameterOnceAndAboutTheSameShare) {
   }
 }
 
-TEST(UpdateOwners, AllUpdateWhatIsTiedToAnotherStage) {
-  const auto training = test::training_graph(test::difficult_network(/*tied=*/true), 4);
-  const Chain chain = linearise(*training);
-  const int count = static_cast<int>(chain.order.size());
-  const Slices slices = slice_stages(
-      *training, stages_of_chain(*training, chain, {0, count / 4, count / 2, 3 * count / 4}), 4);
-  ASSERT_TRUE(slices.has_tied_stages);
+/// That all replicas update the weights that several stages hold, and one of them any other.
+void expect_all_update_what_is_tied(const TrainingGraph& training, const Slices& slices) {
   for (const StageSlice& slice : slices.stages) {
-    const UpdateOwners owners = update_owners(*training, slice, 2);
+    const UpdateOwners owners = update_owners(training, slice, 2);
     for (std::size_t k = 0; k < slice.parameters.size(); ++k) {
       const auto holders =
           std::count_if(slices.stages.begin(), slices.stages.end(), [&](const StageSlice& other) {
@@ -66,6 +61,29 @@ TEST(UpdateOwners, AllUpdateWhatIsTiedToAnotherStage) {
       EXPECT_EQ(owners.of_parameter[k] == kEveryReplica, holders > 1);
     }
   }
+}
+
+TEST(UpdateOwners, AllUpdateWhatIsTiedToAnotherStage) {
+  const auto training = test::training_graph(test::difficult_network(/*tied=*/true), 4);
+  const Chain chain = linearise(*training);
+  const int count = static_cast<int>(chain.order.size());
+  const Slices slices = slice_stages(
+      *training, stages_of_chain(*training, chain, {0, count / 4, count / 2, 3 * count / 4}), 4);
+  ASSERT_TRUE(slices.has_tied_stages);
+  expect_all_update_what_is_tied(*training, slices);
+}
+
+/// Only the second stage computes the gradient, but the first one makes the same update with it.
+TEST(UpdateOwners, AllUpdateWhatAnotherStageReadsWithoutAGradient) {
+  const auto training = test::training_graph(test::codebook_network(), 4);
+  const Chain chain = linearise(*training);
+  int tied = 0;
+  for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut) {
+    const Slices slices = slice_stages(*training, stages_of_chain(*training, chain, {0, cut}), 2);
+    tied += slices.has_tied_stages ? 1 : 0;
+    expect_all_update_what_is_tied(*training, slices);
+  }
+  EXPECT_GT(tied, 0);
 }
 
 }  // namespace
