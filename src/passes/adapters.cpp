@@ -171,9 +171,9 @@ std::size_t freeze_constants(const OnnxModel& model, const AdapterOptions& optio
   for (auto& [name, rule] : rules) {
     if (rule.use != TensorUse::kTrained || tensors.initializer(name)) continue;
     if (!options.trained_whole.empty() && whole.choose(name, name)) continue;
-    rule = {TensorUse::kFrozen,
-            fmt::format("beside adapters ({}), which Constant nodes cannot have", setting("lora")),
-            rule.decays};
+    rule = frozen_rule(
+        fmt::format("beside adapters ({}), which Constant nodes cannot have", setting("lora")),
+        rule.decays);
     ++frozen;
   }
   return frozen;
@@ -263,8 +263,8 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
     std::string module =
         uses.empty() ? tensor.name : module_name(model, tensor, model.nodes[uses[0].node]);
     if (!options.trained_whole.empty() && whole.choose(module, tensor.name)) continue;
-    rule->second = {TensorUse::kFrozen, fmt::format("beside adapters ({})", setting("lora")),
-                    rule->second.decays};
+    rule->second =
+        frozen_rule(fmt::format("beside adapters ({})", setting("lora")), rule->second.decays);
     if (uses.empty() || !targets.choose(module, tensor.name)) continue;
     rule->second.reason = fmt::format("has an adapter ({})", setting("lora"));
     while (!modules.insert(module).second) module += "@";

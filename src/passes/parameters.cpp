@@ -407,6 +407,12 @@ bool matches_glob(std::string_view glob, std::string_view text) {
   return g == glob.size();
 }
 
+TensorRule frozen_rule(std::string reason, bool decays) {
+  TensorRule rule{TensorUse::kFrozen, std::move(reason), decays};
+  rule.frozen_by_option = true;
+  return rule;
+}
+
 bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
   return node.op_type == "BatchNormalization" && slot >= 3;
 }
@@ -447,9 +453,8 @@ void freeze_tensors(std::map<std::string, TensorRule>& rules, const ParameterOpt
   for (auto& [name, rule] : rules) {
     if (rule.use == TensorUse::kRunningStatistic) continue;
     if (!options.train_only.empty() && !matches_any(options.train_only, name))
-      rule = {TensorUse::kFrozen, "not in " + setting("train-only"), rule.decays};
-    if (matches_any(options.freeze, name))
-      rule = {TensorUse::kFrozen, setting("freeze"), rule.decays};
+      rule = frozen_rule("not in " + setting("train-only"), rule.decays);
+    if (matches_any(options.freeze, name)) rule = frozen_rule(setting("freeze"), rule.decays);
   }
   for (const auto& globs : {options.freeze, options.train_only}) {
     for (const std::string& glob : globs) {

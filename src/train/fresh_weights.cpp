@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "base/random.h"
 #include "onnx_io/model_file.h"
@@ -20,7 +22,8 @@ struct Draw {
 
 class Drawing {
  public:
-  explicit Drawing(const OnnxModel& model) : model_(model), tensors_(model) {}
+  explicit Drawing(const LoadedModel& loaded)
+      : model_(loaded.model), rules_(loaded.rules), tensors_(loaded.model) {}
 
   /// Of an initializer or a Constant; nothing where the model has no such tensor.
   std::optional<Shape> shape_of(const std::string& name) const {
@@ -28,6 +31,22 @@ class Drawing {
     if (const OnnxNode* constant = tensors_.constant(name))
       return constant_value(*constant).shape();
     return {};
+  }
+
+  /// Whether a tensor is a running statistic of a norm whose gain or shift is frozen by an option.
+  bool is_of_frozen_norm(const std::string& name) const {
+    std::set<std::string_view> same = {name};
+    for (const OnnxNode& node : model_.nodes) {
+      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+        if (!same.contains(node.inputs[slot])) continue;
+        if ((node.op_type == "Identity" || node.op_type == "Cast") && node.has_output(0))
+          same.insert(node.outputs[0]);
+        if (is_statistic_slot(node, slot) &&
+            (is_frozen_by_option(node.inputs[1]) || is_frozen_by_option(node.inputs[2])))
+          return true;
+      }
+    }
+    return false;
   }
 
   Draw rule(const std::string& name) const {
@@ -55,6 +74,11 @@ class Drawing {
   }
 
  private:
+  bool is_frozen_by_option(const std::string& name) const {
+    const auto rule = rules_.find(name);
+    return rule != rules_.end() && rule->second.frozen_by_option;
+  }
+
   static Draw within(double fan) { return {.bound = fan > 0 ? 1 / std::sqrt(fan) : 0}; }
 
   /// Inputs that each output of the weight of a layer sums over.
@@ -86,16 +110,18 @@ class Drawing {
   }
 
   const OnnxModel& model_;
+  const std::map<std::string, TensorRule>& rules_;
   TensorsByName tensors_;
 };
 
 }  // namespace
 
 std::map<std::string, HostTensor> fresh_weights(const LoadedModel& model, std::uint64_t seed) {
-  const Drawing drawing(model.model);
+  const Drawing drawing(model);
   std::map<std::string, HostTensor> out;
   for (const auto& [name, rule] : model.rules) {
     if (rule.use == TensorUse::kFrozen) continue;
+    if (rule.use == TensorUse::kRunningStatistic && drawing.is_of_frozen_norm(name)) continue;
     const std::optional<Shape> shape = drawing.shape_of(name);
     // New adapters have their own rule, under which they change nothing yet.
     const bool of_adapter = std::ranges::any_of(model.adapters, [&](const Adapter& adapter) {

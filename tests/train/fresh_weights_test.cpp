@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "onnx_io/builder.h"
 #include "support/parameter_models.h"
@@ -44,6 +47,51 @@ TEST(FreshWeights, AreDrawnForConstantNodesToo) {
     EXPECT_EQ(drawn.at(name).to_doubles(), std::vector<double>(8, 1)) << name;
   for (const char* name : {"norm.shift", "norm.mean"})
     EXPECT_EQ(drawn.at(name).to_doubles(), std::vector<double>(8, 0)) << name;
+}
+
+// A norm that is not trained keeps its running statistics: they belong to the weights before it.
+TEST(FreshWeights, LeaveTheStatisticsOfFrozenNormsAlone) {
+  const TemporaryDirectory folder;
+  OnnxBuilder builder("norms");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  std::string from = "x";
+  std::int64_t inputs = 16;
+  for (const std::string& norm : {std::string("first"), std::string("second")}) {
+    const std::int64_t outputs = norm == "first" ? 8 : 6;
+    builder.initializer(norm + ".linear", test::scattered({inputs, outputs}));
+    std::vector<std::string> read = {norm + ".h"};
+    for (const char* part : {".gain", ".shift", ".mean", ".variance"}) {
+      read.push_back(norm + part);
+      builder.initializer(read.back(), test::scattered({outputs}));
+    }
+    builder.node("MatMul", {from, norm + ".linear"}, {norm + ".h"}, {}, norm + ".matmul");
+    from = norm == "first" ? "n" : "y";
+    builder.node("BatchNormalization", read, {from}, {}, norm);
+    inputs = outputs;
+  }
+  builder.write(folder / "m.onnx");
+  const auto names_with = [&](const ParameterOptions& parameters, int rank = 0) {
+    ModelConfig config;
+    config.path = (folder / "m.onnx").string();
+    config.parameters = parameters;
+    config.adapters.rank = rank;
+    std::set<std::string> names;
+    for (const auto& [name, value] : fresh_weights(load_model(config), 1)) names.insert(name);
+    return names;
+  };
+  const std::set<std::string> second = {"second.linear", "second.gain", "second.shift",
+                                        "second.mean", "second.variance"};
+  std::set<std::string> all = second;
+  for (const std::string& name : second) all.insert("first" + name.substr(6));
+  EXPECT_EQ(names_with({}), all);
+  EXPECT_EQ(names_with({.freeze = {"first.*"}, .train_only = {}}), second);
+  EXPECT_EQ(names_with({.freeze = {}, .train_only = {"second.*"}}), second);
+  // Weights before a norm that is trained.
+  std::set<std::string> but_one = all;
+  but_one.erase("first.linear");
+  EXPECT_EQ(names_with({.freeze = {"first.linear"}, .train_only = {}}), but_one);
+  EXPECT_EQ(names_with({}, /*rank=*/2), std::set<std::string>());
 }
 
 }  // namespace
