@@ -362,7 +362,7 @@ std::optional<Validation> validation_of(const ProfiledNetwork& network, int stag
 
 /// Whether an update needs all gradients at once. Error (kUsage) if the schedule does not allow
 /// that.
-bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
+bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices) {
   const LossScaling scaling = network.loss_scaling();
   PT_CHECK(
       !network.asynchronous() || !scaling.skips, kUsage,
@@ -375,7 +375,7 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
                         setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
-  PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
+  PT_CHECK(!network.asynchronous() || !gradient_sync, kUsage,
            "{} {} updates each stage separately, which {} does not allow; use 1f1b or gpipe",
            setting("schedule"), network.config().pipeline.schedule,
            slices.has_tied_stages ? "a weight shared by several stages" : setting("clip-norm"));
@@ -446,7 +446,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   std::vector<int> stage_of_forward = stages_of_chain(network.graph(), network.chain(), starts);
   const Slices slices = slice_stages(network.graph(), stage_of_forward, stages);
   std::vector<Edge> edges = edges_of_slices(slices);
-  const bool gradient_sync = needs_gradient_sync(network, slices, plan.stages.size());
+  const bool gradient_sync = needs_gradient_sync(network, slices);
 
   std::vector<int> most_held = count_warm_up(network, slices, edges, planner_limit, request, plan);
 

@@ -62,6 +62,11 @@ class Verify(Case):
         self.equal("--schedule", early, "--batch-size", "8")
         self.equal("--schedule", early, "--batch-size", "8", "--clip-norm", "0.5")
 
+    def test_stages_that_update_alone_cannot_limit_the_norm(self):
+        for stages in ("1", "2"):
+            self.refused("usage", "train", "--model", MODEL, *CPU, "--gpus", stages, "--schedule", "pipedream", "--batch-size", "8", "--clip-norm", "1",
+                         "--dry-run", says="--schedule pipedream updates each stage separately, which --clip-norm does not allow; use 1f1b or gpipe")
+
     def test_a_file_that_does_not_fit_the_model_is_refused(self):
         start = "pipetrain-schedule 1\nname odd\nrule sync\nstages 2\nunits 1\nplacement 0 0\ntransfers no\n"
         run = ["plan", "--model", MODEL, *CPU, "--batch-size", "4", "--schedule"]
