@@ -58,6 +58,8 @@ PartGradient PartWorker::compute(const DataPart& part) {
                    });
   units_.set(columns, out.samples, number, /*learning_rate=*/0);
   const TrainingGraph& graph = network_.graph();
+  out.weight = sum_of_weights(network_, columns.back(),
+                              count_labels(graph.loss, columns.back(), out.samples));
   // What is read afterwards is then what the part has added.
   const auto each_statistic = [&](const auto& body) {
     for (const RunningStatistic& statistic : graph.statistics) {

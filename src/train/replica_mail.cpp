@@ -59,6 +59,7 @@ void ReplicaMail::send_gradient(int replica, const PartGradient& gradient) {
   writer.put(gradient.part);
   writer.put(gradient.samples);
   writer.put(gradient.counted);
+  writer.put(gradient.weight);
   writer.put(gradient.loss);
   writer.put(gradient.correct);
   put_tensors(writer, gradient.gradients);
@@ -103,6 +104,7 @@ bool ReplicaMail::poll() {
       gradient.part = reader.get<DataPart>();
       gradient.samples = reader.get<std::int64_t>();
       gradient.counted = reader.get<std::int64_t>();
+      gradient.weight = reader.get<double>();
       gradient.loss = reader.get<double>();
       gradient.correct = reader.get<double>();
       gradient.gradients = get_tensors(reader);

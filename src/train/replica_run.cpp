@@ -171,9 +171,11 @@ AppliedUpdate ReplicaRun::update(const std::vector<ReplicaTurns::Contribution>& 
     made.parts.push_back(each.part);
     made.samples += gradient.samples;
     made.counted += gradient.counted;
-    made.loss += gradient.loss / static_cast<double>(used.size());
     made.correct += gradient.correct;
   }
+  const std::vector<double> weights = relative_weights(parts);
+  for (std::size_t p = 0; p < parts.size(); ++p)
+    made.loss += weights[p] * parts[p]->loss / static_cast<double>(parts.size());
   made.gradient_norm = weights_.update(parts, learning_rate, turns_.version());
   record_.parts.insert(record_.parts.end(), made.parts.begin(), made.parts.end());
   record_.rates.push_back(learning_rate);

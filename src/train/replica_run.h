@@ -25,7 +25,7 @@ class TrainingObserver;
 struct AppliedUpdate {
   std::vector<DataPart> parts;            // whose gradients it has added
   std::int64_t samples = 0, counted = 0;  // of all parts
-  double loss = 0;                        // the mean over the parts
+  double loss = 0;                        // the mean over the labels of all parts
   double correct = 0;                     // a count
   double gradient_norm = 0;               // where it is limited
   double seconds = 0;                     // per update, over as many as there are replicas

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -24,12 +25,36 @@ std::span<float> sum_of(std::span<PartGradient* const> parts, NamedTensors PartG
   return sum;
 }
 
+/// Scales the gradients of the parts, so that their mean is that of all labels.
+void weigh_gradients(std::span<PartGradient* const> parts) {
+  const std::vector<double> weights = relative_weights(parts);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    if (weights[p] == 1) continue;
+    for (auto& [name, gradient] : parts[p]->gradients) {
+      for (float& x : gradient.span<float>()) x = static_cast<float>(weights[p] * x);
+    }
+  }
+}
+
 std::span<float> state_of(NamedTensors& states, const std::string& name) {
   const auto found = states.find(name);
   return found == states.end() ? std::span<float>() : found->second.span<float>();
 }
 
 }  // namespace
+
+std::vector<double> relative_weights(std::span<PartGradient* const> parts) {
+  std::vector<double> weights;
+  double sum = 0;
+  for (const PartGradient* part : parts) {
+    weights.push_back(part->weight);
+    sum += part->weight;
+  }
+  const bool alike = std::ranges::all_of(weights, [&](double one) { return one == weights[0]; });
+  const double mean = sum / static_cast<double>(parts.size());
+  for (double& weight : weights) weight = alike ? 1 : weight / mean;
+  return weights;
+}
 
 ReplicaWeights::ReplicaWeights(const TrainingGraph& graph, const OptimizationConfig& settings,
                                StageContent start)
@@ -40,6 +65,7 @@ ReplicaWeights::ReplicaWeights(const TrainingGraph& graph, const OptimizationCon
 
 double ReplicaWeights::update(std::span<PartGradient* const> parts, double learning_rate,
                               std::int64_t number) {
+  weigh_gradients(parts);
   std::vector<ParameterUpdate> updates;
   double squares = 0;
   for (std::size_t i = 0; i < graph_.parameters.size(); ++i) {

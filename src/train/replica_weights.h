@@ -20,12 +20,17 @@ namespace pipetrain {
 struct PartGradient {
   DataPart part;
   std::int64_t samples = 0, counted = 0;  // samples, and labels that count
+  double weight = 1;                      // of all labels that count, by weights of classes
   double loss = 0;                        // a mean
   double correct = 0;                     // a count
   NamedTensors gradients;                 // of the loss, by parameter
   /// By running statistic: what the part adds to it, (1 - momentum) times the part's own.
   NamedTensors statistics;
 };
+
+/// By part of an update: its weight relative to their mean, so that the mean of what is scaled by
+/// them is that of all labels; exactly 1 where all parts are as large.
+std::vector<double> relative_weights(std::span<PartGradient* const> parts);
 
 class ReplicaWeights {
  public:
@@ -34,9 +39,9 @@ class ReplicaWeights {
                  StageContent start);
 
   const StageContent& content() const { return content_; }
-  /// Makes an update with the mean of the gradients of `parts`, added up in the given order; those
-  /// are overwritten. `number` counts updates from 1. Returns the norm of the mean gradient if it
-  /// is limited, otherwise 0.
+  /// Makes an update with the mean of the gradients of `parts`, by their weights, added up in the
+  /// given order; those are overwritten. `number` counts updates from 1. Returns the norm of the
+  /// mean gradient if it is limited, otherwise 0.
   double update(std::span<PartGradient* const> parts, double learning_rate, std::int64_t number);
 
  private:

@@ -31,8 +31,8 @@ HostTensor replica_tensor(Shape shape, float scale) {
   return out;
 }
 
-/// Two layers with BatchNorm and Dropout between them, for 6 inputs and 4 classes.
-void write_replica_network(const std::filesystem::path& path) {
+/// Two layers with BatchNorm and, if asked for, Dropout between them, for 6 inputs and 4 classes.
+void write_replica_network(const std::filesystem::path& path, bool drops = true) {
   OnnxBuilder builder("layers");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
@@ -43,8 +43,8 @@ void write_replica_network(const std::filesystem::path& path) {
   builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "l1");
   builder.node("BatchNormalization", {"h", "scale", "bias", "mean", "var"}, {"n"}, {}, "norm");
   builder.node("Tanh", {"n"}, {"t"}, {}, "act");
-  builder.node("Dropout", {"t"}, {"d"}, {}, "drop");
-  builder.node("MatMul", {"d", "w2"}, {"logits"}, {}, "l2");
+  if (drops) builder.node("Dropout", {"t"}, {"d"}, {}, "drop");
+  builder.node("MatMul", {drops ? "d" : "t", "w2"}, {"logits"}, {}, "l2");
   builder.write(path);
 }
 
@@ -53,12 +53,14 @@ struct ReplicaObserver final : TrainingObserver {
   void on_step(const StepReport& report) override {
     if (report.step % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     parts.insert(parts.end(), report.parts.begin(), report.parts.end());
+    losses.push_back(report.loss);
     PT_CHECK(report.step != fail_at, kData, "sample {} is damaged", report.step);
   }
   RunRequests requests() override { return {stops, false}; }
   std::int64_t fail_at = -1;
   bool stops = false;
   std::vector<DataPart> parts;
+  std::vector<double> losses;
 };
 
 class ReplicaRuns : public testing::Test {
@@ -203,6 +205,38 @@ TEST_F(ReplicaRuns, OfOneReplicaAreTheSynchronousRun) {
         0)
         << name;
   }
+}
+
+/// Parts of 4, 4 and 2 samples are a synchronous step of 10.
+TEST_F(ReplicaRuns, PartsCountByTheirSamples) {
+  write_replica_network(folder_.path() / "net.onnx", /*drops=*/false);
+  config_.data.synthetic_samples = 10;
+  config_.optimization.epochs = 10;
+  config_.optimization.optimizer = default_settings(OptimizerKind::kSgd);
+  config_.optimization.learning_rate.peak = 0.1;
+  config_.model.batch_norm = BatchNormMode::kFrozen;
+  set_backup(0);
+  ReplicaObserver apart, together;
+  const Checkpoint parts = train_here(apart);
+  EXPECT_EQ(parts.step, 10);
+  EXPECT_EQ(parts.replicas->parts.size(), 30U);
+  std::filesystem::remove_all(checkpoints());
+  config_.pipeline.replica_updates = {};
+  config_.pipeline.replicas = {};
+  config_.pipeline.devices = 1;
+  config_.optimization.batch_size = 10;
+  const Checkpoint whole = train_here(together);
+  ASSERT_EQ(parts.weights.size(), whole.weights.size());
+  for (const auto& [name, tensor] : whole.weights) {
+    const std::vector<double> expected = tensor.to_doubles();
+    const std::vector<double> found = parts.weights.at(name).to_doubles();
+    ASSERT_EQ(found.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], 1e-4) << name;
+  }
+  ASSERT_EQ(apart.losses.size(), together.losses.size());
+  for (std::size_t i = 0; i < together.losses.size(); ++i)
+    EXPECT_NEAR(apart.losses[i], together.losses[i], 1e-4);
 }
 
 TEST_F(ReplicaRuns, ADamagedRecordIsNoticed) {

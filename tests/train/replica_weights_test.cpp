@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "passes/training_graph.h"
@@ -45,6 +46,45 @@ TEST(ReplicaWeights, StatisticsThatNodesShareAreUpdatedOnce) {
   // 0.75 of the old value and the mean of what the parts add.
   EXPECT_EQ(weights.content().weights.at("mean").to_doubles(), (std::vector<double>{1.75, 0}));
   EXPECT_EQ(weights.content().weights.at("variance").to_doubles(), (std::vector<double>{5, 7}));
+}
+
+// The last part of an epoch may have fewer samples, and texts have different numbers of labels.
+TEST(ReplicaWeights, PartsCountByTheirWeights) {
+  TrainingGraph graph;
+  for (int i = 0; i < 2; ++i) {
+    Value value;
+    value.name = i == 0 ? "w" : "gradient";
+    value.type = {DType::kFloat32, Shape{2}};
+    value.role = i == 0 ? Role::kParameter : Role::kGradient;
+    graph.graph.values.push_back(value);
+  }
+  graph.parameters = {{"w", ValueId{0}, ValueId{1}}};
+  StageContent start;
+  start.weights = {{"w", vector_of(1, 2)}};
+  OptimizationConfig settings;
+  settings.optimizer = default_settings(OptimizerKind::kSgd);
+  settings.optimizer.momentum = 0;
+  settings.clip_norm = 100;
+  ReplicaWeights weights(graph, settings, start);
+  PartGradient large, small;
+  large.weight = 6;
+  large.gradients = {{"w", vector_of(1, 2)}};
+  small.weight = 2;
+  small.gradients = {{"w", vector_of(5, -2)}};
+  std::vector<PartGradient*> parts = {&large, &small};
+  EXPECT_EQ(relative_weights(parts), (std::vector<double>{1.5, 0.5}));
+  // (6 · 1 + 2 · 5) / 8 = 2 and (6 · 2 - 2 · 2) / 8 = 1.
+  EXPECT_NEAR(weights.update(parts, /*learning_rate=*/0.5, /*number=*/1), std::sqrt(5.0), 1e-12);
+  EXPECT_EQ(weights.content().weights.at("w").to_doubles(), (std::vector<double>{0, 1.5}));
+}
+
+TEST(ReplicaWeights, PartsThatAreAlikeAreNotScaled) {
+  PartGradient one, other, third;
+  std::vector<PartGradient*> parts = {&one, &other, &third};
+  for (const double weight : {0.0, 0.1}) {  // 0: no label counts
+    one.weight = other.weight = third.weight = weight;
+    EXPECT_EQ(relative_weights(parts), std::vector<double>(3, 1));
+  }
 }
 
 }  // namespace
