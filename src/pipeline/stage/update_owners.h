@@ -25,8 +25,8 @@ struct UpdateOwners {
 
 /// Spreads the parameters over the replicas, the largest first, each to the one with the least.
 /// What is computed from the same accumulators stays together. Every replica updates what other
-/// stages hold too, even if only one of them computes its gradient: the others take its sum from the
-/// first replica.
+/// stages hold too, even if only one of them computes its gradient: the others take its sum from
+/// the first replica.
 UpdateOwners update_owners(const TrainingGraph& training, const StageSlice& slice, int replicas);
 
 /// The replica that owns most.
