@@ -8,6 +8,7 @@
 #include "base/setting.h"
 #include "graph/op.h"
 #include "passes/batch_weight_gradients.h"
+#include "passes/bound_inputs.h"
 #include "passes/coupled_samples.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
@@ -24,29 +25,6 @@
 
 namespace pipetrain {
 namespace {
-
-/// Finds the number of embedding rows that each integer input indexes.
-void bound_inputs(TrainingGraph& training) {
-  const Graph& graph = training.graph;
-  std::map<ValueId, GraphInput*> inputs;
-  for (GraphInput& input : training.inputs) inputs[input.value] = &input;
-  std::vector<ValueId> sources(graph.values.size());  // whose elements a value has; absent: its own
-  const auto source_of = [&](ValueId value) {
-    const ValueId source = sources[static_cast<std::size_t>(value.index)];
-    return source ? source : value;
-  };
-  for (const Node& node : graph.nodes) {
-    const std::string_view op = node.op->name;
-    if (op == "Reshape" || op == "Cast" || op == "Transpose")
-      sources[static_cast<std::size_t>(node.outputs[0].index)] = source_of(node.inputs[0]);
-    if (op != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
-    const auto input = inputs.find(source_of(node.inputs[1]));
-    if (input == inputs.end()) continue;
-    const std::int64_t rows = graph[node.inputs[0]].type.shape[0];
-    std::int64_t& bound = input->second->upper_bound;
-    bound = bound < 0 ? rows : std::min(bound, rows);
-  }
-}
 
 std::vector<ValueId> results_of(const TrainingGraph& training) {
   std::vector<ValueId> keep = {training.loss.loss_sum, training.loss.correct};

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/filling.h"
 #include "base/setting.h"
 #include "onnx_io/model.h"
 #include "ops/registry/registry.h"
@@ -81,9 +82,12 @@ const GraphInput* token_input(const TrainingGraph& training, const Shape& output
   return nullptr;
 }
 
-/// The first input that looks up a table: the one whose next tokens labels are made of.
+/// The first input whose tokens look up a table: the one whose next tokens labels are made of, as
+/// no positions and types of tokens can be.
 const GraphInput* first_lookup(const TrainingGraph& training) {
-  const auto looks_up = [](const GraphInput& input) { return input.upper_bound > 0; };
+  const auto looks_up = [](const GraphInput& input) {
+    return input.upper_bound > 0 && !filling_of(input.name);
+  };
   const auto found = std::find_if(training.inputs.begin(), training.inputs.end(), looks_up);
   return found == training.inputs.end() ? nullptr : &*found;
 }
@@ -179,7 +183,7 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
   if (const GraphInput* tokens = token_input(training, shape)) {
     const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
     const GraphInput* const first = first_lookup(training);
-    if (tokens != first) {  // a decoder after an encoder
+    if (first && tokens != first) {  // a decoder behind an encoder
       PT_CHECK(
           has_labels, kUsage,
           "output \"{}\" predicts a token at every position of \"{}\", but \"{}\" comes before "

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/setting.h"
+#include "data/binding/allowed_values.h"
 #include "data/binding/bind.h"
+#include "data/binding/bind_tokens.h"
 #include "passes/loss.h"
 
 namespace pipetrain {
@@ -80,7 +82,11 @@ std::unique_ptr<Predictor> TextModel::make(std::size_t tokens) const {
   std::map<std::string, Shape> shapes;
   for (const std::string& name : token_inputs_)
     shapes[name] = Shape{static_cast<std::int64_t>(tokens)};
-  return std::make_unique<Predictor>(config_, backend_, 1, shapes);
+  auto predictor = std::make_unique<Predictor>(config_, backend_, 1, shapes);
+  for (const ModelInput& input : predictor->data_spec().inputs) {
+    if (const auto filling = known_filling(input)) check_filling(input, *filling);
+  }
+  return predictor;
 }
 
 void TextModel::prepare(std::size_t tokens) {
@@ -127,8 +133,9 @@ void TextModel::prepare(std::size_t tokens) {
 void TextModel::check_ids(std::span<const TokenId> ids) const {
   const TrainingGraph& graph = predictor_->graph();
   std::int64_t known = graph.graph[graph.outputs[output_]].type.shape[2];
-  for (const ModelInput& input : predictor_->data_spec().inputs)
-    known = std::max(known, input.upper_bound);
+  const DataSpec spec = predictor_->data_spec();
+  if (const auto tokens = token_input_in(spec); tokens && spec.inputs[*tokens].upper_bound >= 0)
+    known = spec.inputs[*tokens].upper_bound;
   for (const TokenId id : ids) {
     PT_CHECK(static_cast<std::int64_t>(id) < known, kModel,
              "token {} out of range 0..{}: the tokenizer has more tokens than the model; give the "

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/registry/registry.h"
+#include "passes/bound_inputs.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/needed_nodes.h"
@@ -38,6 +39,7 @@ TrainingGraph forward_graph(const ModelConfig& config, std::int64_t batch,
   options.mode = {/*training=*/false, config.batch_norm, config.dropout};
   const auto build = [&](const LowerOptions& how) {
     TrainingGraph graph = lower(model.model, model.rules, how);
+    bound_inputs(graph);
     if (model.fixed_batch() == 1) add_sample_axes(graph);
     graph.graph.verify();
     return graph;

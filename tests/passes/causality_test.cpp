@@ -91,6 +91,28 @@ TEST(Causality, ADecoderBehindAnEncoderIsTrainedOnLabels) {
   EXPECT_THROW(inferred_loss(model, LabelHint::kUnknown), Error);
 }
 
+// Positions look up a table too, but nobody predicts them.
+TEST(Causality, TokensMayComeBehindTheirPositions) {
+  for (const char* other : {"position_ids", "token_type_ids"}) {
+    OnnxBuilder builder("test");
+    builder.input(other, DType::kInt64, {{"batch", -1}, {"", 3}});
+    builder.input("input_ids", DType::kInt64, {{"batch", -1}, {"", 3}});
+    builder.output("logits", DType::kFloat32, {});
+    std::vector<float> table(6 * 6);
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = 0.1F * static_cast<float>(i * 7 % 11);
+    builder.initializer("embedding.weight", HostTensor::of<float>({6, 6}, table));
+    table.resize(4 * 6);
+    builder.initializer("places.weight", HostTensor::of<float>({4, 6}, table));
+    builder.node("Gather", {"places.weight", other}, {"place"});
+    builder.node("Gather", {"embedding.weight", "input_ids"}, {"seen"});
+    builder.node("Add", {"seen", "place"}, {"logits"});
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    EXPECT_EQ(inferred_loss(model, LabelHint::kUnknown), LossKind::kCausalLm) << other;
+  }
+}
+
 TEST(Causality, ALeakThatCannotBeTriedIsAskedAbout) {
   for (const auto& [row, column] : {std::pair{0, 1}, {3, 9}, {14, 15}}) {
     try {

@@ -5,6 +5,10 @@
 #include <cmath>
 #include <map>
 
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "support/temporary_directory.h"
+
 namespace pipetrain {
 namespace {
 
@@ -62,6 +66,52 @@ TEST(ChooseToken, ASeedRepeats) {
   }
   EXPECT_EQ(first, second);
   EXPECT_NE(first, other);
+}
+
+// Logits of token i at position p: i + 100 p, and one more for each following token.
+ModelConfig model_of_four_positions(const TemporaryDirectory& directory) {
+  OnnxBuilder builder("test");
+  for (const char* name : {"input_ids", "position_ids"})
+    builder.input(name, DType::kInt64, {{"batch", -1}, {"tokens", -1}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"tokens", -1}, {"", 6}});
+  std::vector<float> tokens, positions;
+  for (int i = 0; i < 6; ++i) {
+    for (int k = 0; k < 6; ++k) tokens.push_back(static_cast<float>(i + k));
+  }
+  for (int p = 0; p < 4; ++p) positions.insert(positions.end(), 6, static_cast<float>(100 * p));
+  builder.initializer("tokens.weight", HostTensor::of<float>({6, 6}, tokens));
+  builder.initializer("positions.weight", HostTensor::of<float>({4, 6}, positions));
+  builder.node("Gather", {"tokens.weight", "input_ids"}, {"token"});
+  builder.node("Gather", {"positions.weight", "position_ids"}, {"position"});
+  builder.node("Add", {"token", "position"}, {"logits"});
+  ModelConfig out;
+  out.path = (directory / "model.onnx").string();
+  builder.write(out.path);
+  return out;
+}
+
+TEST(TextModel, TakesAsManyTokensAsItHasPositions) {
+  const TemporaryDirectory directory;
+  const ModelConfig config = model_of_four_positions(directory);
+  TextModel model(config, Backend::kCpu, read_onnx(config.path));
+  const std::vector<TokenId> ids = {0, 1, 2, 3, 4, 5};
+  for (std::size_t count = 1; count <= ids.size(); ++count) {
+    const std::vector<float> logits = model.next_logits(std::span(ids).first(count));
+    ASSERT_EQ(logits.size(), 6u);
+    const std::size_t position = std::min<std::size_t>(count, 4) - 1;  // the last four count
+    EXPECT_EQ(logits[0], static_cast<float>(count - 1 + 100 * position)) << count;
+  }
+  EXPECT_EQ(model.length(), 4u);
+}
+
+TEST(Predictor, KnowsTheRowsOfTables) {
+  const TemporaryDirectory directory;
+  const Predictor predictor(model_of_four_positions(directory), Backend::kCpu, 1,
+                            {{"input_ids", Shape{3}}, {"position_ids", Shape{3}}});
+  const DataSpec spec = predictor.data_spec();
+  ASSERT_EQ(spec.inputs.size(), 2u);
+  EXPECT_EQ(spec.inputs[0].upper_bound, 6);
+  EXPECT_EQ(spec.inputs[1].upper_bound, 4);
 }
 
 }  // namespace

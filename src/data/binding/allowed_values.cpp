@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/error.h"
+#include "base/setting.h"
+
 namespace pipetrain {
 
 Allowed allowed_in(const ModelInput& input) {
@@ -32,6 +35,16 @@ Allowed before_division(Allowed allowed, double divisor) {
     allowed.largest *= std::min(1.0, divisor);
   }
   return allowed;
+}
+
+void check_filling(const ModelInput& input, Filling filling) {
+  if (filling != Filling::kPositions || input.upper_bound < 0) return;
+  const std::int64_t positions =
+      input.sample_shape.rank() > 0 ? input.sample_shape.dims().back() : 1;
+  PT_CHECK(positions <= input.upper_bound, kModel,
+           "{} tokens are too many: \"{}\" has {} positions; shorten the samples ({} N cuts texts "
+           "to so many tokens)",
+           positions, printable(input.name), input.upper_bound, setting("text-length"));
 }
 
 }  // namespace pipetrain

@@ -3,6 +3,7 @@
 
 #include "data/rows/data_spec.h"
 #include "data/rows/element.h"
+#include "data/rows/synthetic.h"
 
 namespace pipetrain {
 
@@ -12,5 +13,7 @@ Allowed allowed_in(const ModelInput& input);
 Allowed allowed_in(const LabelSpec& label);
 /// What becomes `allowed` values once numbers are floats and divided.
 Allowed before_division(Allowed allowed, double divisor);
+/// Error (kModel) if an input is filled with more positions than the model has.
+void check_filling(const ModelInput& input, Filling filling);
 
 }  // namespace pipetrain

@@ -180,6 +180,7 @@ class Binder {
 
   void fill(const ModelInput& input, Filling filling) {
     const Column column{input.name, input.dtype, input.sample_shape};
+    check_filling(input, filling);
     note_column("input", column,
                 fmt::format("filled with {}, as the data have none", name_of(filling)));
     out_.warnings.push_back(out_.notes.back());
@@ -260,17 +261,17 @@ class Binder {
   // ---- causal language models on arrays ----
 
   void bind_shifted(const LabelSpec& label) {
-    PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling, kModel,
-             "next-token labels need tokens as the first input");
-    const auto* array = dynamic_cast<const ArraySource*>(sources_[0].get());
+    PT_CHECK(!spec_.inputs.empty() && !match_.inputs[tokens_].filling, kModel,
+             "next-token labels need an input of tokens");
+    const auto* array = dynamic_cast<const ArraySource*>(sources_[tokens_].get());
     PT_CHECK(array, kData, "\"{}\" of {} are not tokens",
-             printable(split_.columns[match_.inputs[0].column].name), place());
+             printable(split_.columns[match_.inputs[tokens_].column].name), place());
     const ArraySource& tokens = *array;
-    const RawColumn& raw = split_.columns[match_.inputs[0].column];
+    const RawColumn& raw = split_.columns[match_.inputs[tokens_].column];
     const Column column{label.name, label.dtype, label.sample_shape};
     PT_CHECK(label.sample_shape.count() == static_cast<std::int64_t>(tokens.count), kData,
              "next-token labels have shape {}, but the loss expects {}",
-             spec_.inputs[0].sample_shape.text(), label.sample_shape.text());
+             spec_.inputs[tokens_].sample_shape.text(), label.sample_shape.text());
     if (bind_given_next_tokens(label, tokens)) return;
     check(raw, tokens, allowed_in(label), "label", "");
     add_shifted(label, tokens, fmt::format("the next tokens of \"{}\"", printable(raw.name)),
@@ -282,7 +283,7 @@ class Binder {
   bool bind_given_next_tokens(const LabelSpec& label, const ArraySource& tokens) {
     if (!match_.label) return false;
     const RawColumn& raw = split_.columns[*match_.label];
-    const std::int64_t wide = split_.columns[match_.inputs[0].column].sample_shape().count();
+    const std::int64_t wide = split_.columns[match_.inputs[tokens_].column].sample_shape().count();
     const bool spare_token = wide == label.sample_shape.count() + 1;
     const std::int64_t width = raw.sample_shape().count();
     if (width != label.sample_shape.count() && !(spare_token && width == wide)) {
@@ -319,7 +320,8 @@ class Binder {
     shifted->tokens = cut(tokens);
     shifted->shift = spare_token ? 0 : 1;
     shifted->ignore_index = label.ignore_index;
-    for (std::size_t i = 1; i < spec_.inputs.size(); ++i) {
+    for (std::size_t i = 0; i < spec_.inputs.size(); ++i) {
+      if (i == tokens_) continue;
       const bool masks = known_filling(spec_.inputs[i]) == Filling::kOnes;
       const auto* mask = dynamic_cast<const ArraySource*>(sources_[i].get());
       if (!masks || !mask || mask->values.type().count() != tokens.values.type().count()) continue;
@@ -461,6 +463,7 @@ class Binder {
   const DataSpec& spec_;
   const BindOptions& options_;
   const BoundData* like_;
+  const std::size_t tokens_ = token_input_in(spec_).value_or(0);  // that next tokens are those of
   Matches match_;
   BoundData out_;
   std::size_t samples_ = 0;

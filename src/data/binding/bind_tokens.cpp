@@ -5,18 +5,16 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/binding/allowed_values.h"
 #include "data/rows/element.h"
 
 namespace pipetrain {
 
 namespace {
 
-// The input for the stream: the first integer input without a known filling.
 const ModelInput* find_token_input(const DataSpec& spec) {
-  for (const ModelInput& input : spec.inputs) {
-    if (!known_filling(input) && !is_float(input.dtype)) return &input;
-  }
-  return nullptr;
+  const std::optional<std::size_t> index = token_input_in(spec);
+  return index ? &spec.inputs[*index] : nullptr;
 }
 
 void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
@@ -51,6 +49,13 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
 }
 
 }  // namespace
+
+std::optional<std::size_t> token_input_in(const DataSpec& spec) {
+  for (std::size_t i = 0; i < spec.inputs.size(); ++i) {
+    if (!known_filling(spec.inputs[i]) && !is_float(spec.inputs[i].dtype)) return i;
+  }
+  return std::nullopt;
+}
 
 std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
                                                  std::vector<std::string>& notes) {
@@ -93,6 +98,7 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
     }
     const std::optional<Filling> filling = known_filling(each);
     PT_CHECK(filling, kData, "\"{}\" has nothing for the input {}", file, column.text());
+    check_filling(each, *filling);
     add("input", column, fmt::format("filled with {}, as the data have none", name_of(*filling)),
         std::make_unique<FillingSource>(*filling));
   }

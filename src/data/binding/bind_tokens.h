@@ -21,6 +21,9 @@ namespace pipetrain {
 
 using TokenShards = std::shared_ptr<const std::vector<TokenShard>>;
 
+/// The input that takes tokens, by its number: the first integer one without a known filling.
+std::optional<std::size_t> token_input_in(const DataSpec& spec);
+
 /// Errors (kData): the model does not want tokens, an id is out of range, the stream is too short.
 std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
                                                  std::vector<std::string>& notes);

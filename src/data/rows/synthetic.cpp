@@ -83,10 +83,13 @@ class SyntheticDataset : public Dataset {
     convert_elements(values.data(), dtype_of<T>(), to, dtype, values.size(), 1);
   }
 
-  // The input that the labels are made from: the first that carries data.
+  // The input that the labels are made from: the first that carries data, or tokens if the labels
+  // are the next ones.
   std::size_t main_input() const {
+    const bool tokens = spec_.label && spec_.label->shifted_input;
     for (std::size_t i = 0; i < spec_.inputs.size(); ++i) {
-      if (!known_filling(spec_.inputs[i])) return i;
+      const ModelInput& input = spec_.inputs[i];
+      if (!known_filling(input) && !(tokens && is_float(input.dtype))) return i;
     }
     return 0;
   }
@@ -315,14 +318,7 @@ std::shared_ptr<const Dataset> make_synthetic(const DataSpec& spec, std::size_t 
   return std::make_shared<SyntheticDataset>(spec, samples, seed);
 }
 
-std::optional<Filling> known_filling(const ModelInput& input) {
-  const std::string& name = input.name;
-  const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
-  if (has("mask")) return Filling::kOnes;
-  if (has("token_type") || has("segment_ids")) return Filling::kZeros;
-  if (has("position_ids") || has("positions")) return Filling::kPositions;
-  return std::nullopt;
-}
+std::optional<Filling> known_filling(const ModelInput& input) { return filling_of(input.name); }
 
 std::string_view name_of(Filling filling) {
   switch (filling) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/filling.h"
 #include "data/rows/data_spec.h"
 #include "data/rows/dataset.h"
 
@@ -21,9 +22,7 @@ namespace pipetrain {
 std::shared_ptr<const Dataset> make_synthetic(const DataSpec& spec, std::size_t samples,
                                               std::uint64_t seed);
 
-/// Inputs that have a known filling when data lack them: 1 for *mask*, 0 for token types, the
-/// position for position ids.
-enum class Filling { kOnes, kZeros, kPositions };
+/// How an input is filled in when data lack it (base/filling.h).
 std::optional<Filling> known_filling(const ModelInput& input);
 /// "ones", "zeros", "positions 0, 1, 2, …"
 std::string_view name_of(Filling filling);

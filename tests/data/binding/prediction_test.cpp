@@ -40,6 +40,16 @@ TEST(Prediction, LabelsInFrontOfTheInputStayLabels) {
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{5, 6, 7, 8}));
 }
 
+TEST(Prediction, PositionsBehindTheLastOneAreRefused) {
+  const RawSplit data{{pairs_of("input_ids", {5, 6, 7, 8})}};
+  DataSpec spec =
+      prediction_of({pairs_for("input_ids"), {"position_ids", DType::kInt64, Shape{2}, 2}});
+  EXPECT_EQ(values(*bind_data(data, spec, {}).dataset, 1), (Doubles{0, 1, 0, 1}));
+  spec.inputs[1].upper_bound = 1;
+  expect_contains(data_error([&] { bind_data(data, spec, {}); }, ErrorKind::kModel),
+                  "\"position_ids\" has 1 positions");
+}
+
 // Its inputs may have any names.
 TEST(Prediction, AGraphWithItsLossInsideTakesLabelsLast) {
   const RawSplit data{

@@ -131,6 +131,9 @@ TEST_F(Tokens, MasksAndPositionsAreFilled) {
   EXPECT_EQ(values(*data, 2), (Doubles{0, 0, 0, 0}));
   EXPECT_EQ(values(*data, 3), (Doubles{0, 1, 0, 1}));
   EXPECT_EQ(values(*data, 4), (Doubles{'b', 'c', 'd', 'e'}));
+  spec.inputs.back().upper_bound = 1;
+  expect_contains(data_error([&] { bind(raw, spec); }, ErrorKind::kModel),
+                  "2 tokens are too many: \"position_ids\" has 1 positions");
 }
 
 TEST_F(Tokens, TextOfSeveralFilesOrEmpty) {

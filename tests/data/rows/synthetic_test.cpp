@@ -94,6 +94,19 @@ TEST(Synthetic, TokensFollowTheirSuccessorThreeTimesInFour) {
   EXPECT_NEAR(most / static_cast<double>(x.size()), 0.755, 0.02);
 }
 
+TEST(Synthetic, NextTokensAreThoseOfTheTokens) {
+  LabelSpec label = classes(50, {6});
+  label.shifted_input = true;
+  const auto data = make_synthetic(
+      {{floats_of({4, 3}), {"decoder_input_ids", DType::kInt64, {6}, 50}}, label}, 10, 1);
+  const auto ids = values(*data, 1), next = values(*data, 2);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i % 6 != 5) {
+      EXPECT_EQ(next[i], ids[i + 1]) << i;
+    }
+  }
+}
+
 TEST(Synthetic, RegressionIsLinear) {
   LabelSpec label;
   label.dtype = DType::kFloat32;
