@@ -82,6 +82,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     const bool unigram = file_.model == SentencePieceFile::Model::kUnigram;
     kind_ = unigram ? "SentencePiece, unigram" : "SentencePiece, BPE";
     vocabulary_ = file_.pieces.size();
+    names_special_tokens_ = false;
     if (file_.end_of_text >= 0) end_of_text_ = static_cast<TokenId>(file_.end_of_text);
     padding_ = file_.padding >= 0 ? static_cast<TokenId>(file_.padding) : end_of_text_.value_or(0);
   }

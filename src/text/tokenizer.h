@@ -67,6 +67,8 @@ class Tokenizer {
   /// What a text (or a pair) has around it, by the file.
   const Template& single() const { return single_; }
   const Template& pair() const { return pair_; }
+  /// Whether the file says what texts have around them; if not, that is nothing.
+  bool names_special_tokens() const { return names_special_tokens_; }
   /// A text as the beginning of a sample: with what precedes it, and not with what follows.
   TokenIds begin(std::string_view text) const;
   /// The tokens of a sample of one text or two, of which at most `most` are left: what is too much
@@ -82,7 +84,13 @@ class Tokenizer {
   std::optional<TokenId> end_of_text_;
   TokenId padding_ = 0;
   Template single_ = {{0}}, pair_ = {{0}, {1, {}, 1}};
+  bool names_special_tokens_ = true;
 };
+
+/// What to say of a tokenizer without names_special_tokens().
+constexpr std::string_view kNoSpecialTokens =
+    "no special tokens are put around texts or between pairs: a SentencePiece model does not say "
+    "which";
 
 struct TokenizerFile {
   std::string name;    // without its folder

@@ -20,19 +20,33 @@ namespace {
 
 /// What a shard's data decide for the whole run.
 std::string decided_by(const OpenedData& data) {
-  std::string text = data.format + "\n" + data.encoding + "\n" + data.texts + "\n";
+  std::string text = data.format;
+  for (const Column& column : data.train->columns()) text += "\n" + column.text();
+  text += "\n\n" + data.encoding + "\n" + data.texts + "\n";
   if (data.first_index) text += fmt::format("{}\n", *data.first_index);
   for (const double divisor : data.divisors) text += fmt::format("{} ", divisor);
   for (const std::string& name : data.class_names) text += "\n" + name;
-  for (const Column& column : data.train->columns()) text += "\n" + column.text();
   return text;
 }
 
 void check_same(const std::string& one, const std::string& other, const std::string& file) {
+  const auto rows_in = [](const std::string& text) { return text.substr(0, text.find("\n\n")); };
+  PT_CHECK(rows_in(one) == rows_in(other), kData,
+           "{} files: {} has another format or rows of another length than the first file; {} N "
+           "gives rows of tokens one length",
+           setting("data-sharding"), printable(file), setting("text-length"));
   PT_CHECK(one == other, kData,
            "{} files: {} has other classes, columns or largest values than the first file, which "
            "all replicas must share; number the classes, and give {}",
            setting("data-sharding"), printable(file), setting("normalize"));
+}
+
+/// Adds the warnings of a file that those before it do not have.
+void add_warnings(const OpenedData& one, const std::string& file, OpenedData& out) {
+  for (const std::string& warning : one.warnings) {
+    if (std::ranges::count(out.warnings, warning) == 0)
+      out.warnings.push_back(fmt::format("of {}: {}", printable(file), warning));
+  }
 }
 
 /// The device of a replica, where each stage has as many.
@@ -120,14 +134,21 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
     DataOptions options = config.data;
     options.path = name_of_file(f);
     const bool is_first = decided.empty();
-    if (!is_first) options.validation_path.clear();
+    if (!is_first) {
+      options.validation_path.clear();
+      options.text.training_rows = out.row_length;
+    }
     OpenedData one = open_data(options, spec, is_first ? &first : nullptr);
     read[f] = {one.train->size(), content_fingerprint(*one.train)};
     shards[replica_of(f)].files.push_back(one.train);
     if (is_first) decided = decided_by(one);
     check_same(decided_by(one), decided, options.path);
     const bool has_large_values = out.has_large_values || one.has_large_values;
-    if (is_first) out = std::move(one);
+    if (is_first) {
+      out = std::move(one);
+    } else {
+      add_warnings(one, options.path, out);
+    }
     out.has_large_values = has_large_values;
   }
   if (processes) {

@@ -187,7 +187,8 @@ class Classes(Case):
         out, _ = self.succeed("data", "inspect", "reviews.jsonl", "--tokenizer", "vocab.txt")
         self.assertIn("bad 60 (50.0 %), good 60 (50.0 %)", out)
 
-    def test_a_model_of_any_length_knows_the_one_it_was_trained_with(self):
+    def write_net_of_any_length(self):
+        """A classifier of two classes in net.onnx, and the tokenizer vocab.txt."""
         made = random.Random(3)
         table, weight = ([made.gauss(0, 1) for _ in range(count)] for count in (11 * 4, 4 * 2))
         nodes = [onnx_file.node("Gather", ["table", "ids"], ["x"]), onnx_file.node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=0),
@@ -196,6 +197,20 @@ class Classes(Case):
             nodes, [onnx_file.value_info("ids", ["batch", "seq"], onnx_file.INT64)], [onnx_file.value_info("logits", ["batch", 2])],
             [onnx_file.tensor("table", [11, 4], table), onnx_file.tensor("w", [4, 2], weight)]))
         self.write("vocab.txt", word_pieces())
+
+    def test_files_of_replicas_may_have_other_longest_texts(self):
+        self.write_net_of_any_length()
+        self.write("part-0.csv", "text,label\n" + "good film very,1\nbad film,0\n" * 8)
+        self.write("part-1.csv", "text,label\n" + "good,1\nbad,0\n" * 8)
+        run = ["train", "net.onnx", "--tokenizer", "vocab.txt", "--max-steps", "2", *RUN, "--replicas", "2", "--data-sharding", "files"]
+        _, err = self.succeed(*run, "--data", "part-*.csv", "--run-dir", "shorter")
+        self.assertNotIn("texts are cut", err)
+        self.write("part-1.csv", "text,label\n" + "good film very very,1\nbad,0\n" * 8)
+        _, err = self.succeed(*run, "--data", "part-*.csv", "--run-dir", "longer")
+        self.assertRegex(err, r"of \S*part-1\.csv: 8 of 16 texts are cut to 5 tokens")
+
+    def test_a_model_of_any_length_knows_the_one_it_was_trained_with(self):
+        self.write_net_of_any_length()
         self.write("reviews.csv", "text,label\n" + "good film very very very,1\nbad bad film film good,0\n" * 8)
         self.succeed("train", "net.onnx", "--data", "reviews.csv", "--tokenizer", "vocab.txt", "--dim", "seq=3", "--max-steps", "2", *RUN, "-o", "out.onnx")
         found = [self.succeed("eval", "out.onnx", "--data", "reviews.csv", "--device", "cpu", *more)[0]

@@ -95,6 +95,9 @@ int generate_command(Options& options) {
   TextModel network(options.run.model, options.run.pipeline.backend, model);
   const TokenizerFile file = tokenizer_of(options.run.data.text, network);
   const Tokenizer& tokenizer = *file.tokenizer;
+  // A model that was trained on such texts expects nothing else.
+  if (!tokenizer.names_special_tokens() && options.run.data.text.name.empty())
+    log_info("generate", "note     {}", kNoSpecialTokens);
   std::optional<TokenId> end = tokenizer.end_of_text();
   if (const std::string& named = options.run.data.text.end_of_text; !named.empty()) {
     end = tokenizer.find(named);

@@ -370,7 +370,8 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty() && !split_.is_encoded
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_width(raw) + hint_at_tokenizer(split_) + hint);
+            : hint_at_width(raw) + hint_at_tokenizer(split_) +
+                  hint_at_longer_rows(split_, have, want) + hint);
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];

@@ -129,6 +129,14 @@ std::string hint_at_tokenizer(const RawSplit& split) {
                      setting("tokenizer"));
 }
 
+std::string hint_at_longer_rows(const RawSplit& split, const Shape& have, const Shape& want) {
+  if (split.row_length == 0 || have.rank() != 1 || have.count() <= want.count()) return {};
+  if (have.count() != static_cast<std::int64_t>(split.row_length)) return {};
+  return fmt::format(
+      "; where the model takes any length, {} {} pads all rows to that, or leave out longer ones",
+      setting("text-length"), have.count());
+}
+
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   const ModelInput* input = find_token_input(spec);
   if (split.columns.size() != 1 || split.leaves_out_texts || !spec.label ||

@@ -35,6 +35,9 @@ std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec)
 /// How texts that were left out become tokens, for errors; empty: there are none.
 std::string hint_at_tokenizer(const RawSplit& split);
 
+/// How rows of tokens that are too long fit, for errors; empty: they are none, or not too long.
+std::string hint_at_longer_rows(const RawSplit& split, const Shape& have, const Shape& want);
+
 /// A single array of whole numbers with one axis, given to a model that predicts the next token, is
 /// a stream too; null if that is not what `split` and `spec` are.
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);

@@ -41,10 +41,13 @@ class LabelRows {
     rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
     end(place);
   }
+  /// Behind a word, numbers are words too, as in tables without texts.
   void add_cell(std::string_view cell, const std::string& place) {
-    const std::optional<double> number = number_in(cell);
-    if (!number) return add_word(cell, place);
-    add_number(*number, place);
+    const std::optional<double> number = are_words_ ? std::nullopt : number_in(cell);
+    if (number) return add_number(*number, place);
+    const bool is_first = rows_.rows() == 0;
+    add_word(cell, place);
+    are_words_ |= is_first && rows_.rows() > 0;
   }
   /// None where no row has one, and none needs one.
   std::optional<RawColumn> column(const std::string& file,
@@ -84,6 +87,7 @@ class LabelRows {
   }
 
   RaggedRows rows_{"label"};
+  bool are_words_ = false;         // cells are, as the first label is one
   bool may_lack_;                  // a row without one is a gap
   bool may_lack_all_;              // and so is each cell that stands for a missing value
   std::vector<std::size_t> gaps_;  // rows without a label

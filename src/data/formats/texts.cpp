@@ -260,6 +260,26 @@ void prefer_validation(std::vector<std::string>& files, std::vector<std::string>
     notes.push_back("of its validation and test parts, the validation part is used");
 }
 
+std::size_t count_texts(const std::vector<TextTable>& tables) {
+  std::size_t out = 0;
+  for (const TextTable& each : tables) out += each.size();
+  return out;
+}
+
+/// Says that texts are cut; as a warning if nobody has chosen the length, which is then the one of
+/// the training data.
+void note_cut(std::size_t cut, std::size_t texts, std::size_t length, bool is_chosen,
+              std::string_view whose, RawData& out) {
+  if (cut == 0) return;
+  out.notes.push_back(fmt::format("{}{} of {} texts are cut to {} tokens{}", whose, cut, texts,
+                                  length,
+                                  is_chosen ? ""
+                                            : fmt::format(", as the training data have; {} N sets "
+                                                          "the length of all",
+                                                          setting("text-length"))));
+  if (!is_chosen) out.warnings.push_back(out.notes.back());
+}
+
 }  // namespace
 
 TokenizerFile open_tokenizer_of(const TextOptions& options) {
@@ -308,8 +328,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   const bool next_tokens = rows && !options.one_row_per_text && !tables[0].labels;
   RawData out{path, "", {}, {}, {}};
   if (rows) prefer_validation(other_files, out.notes);
-  std::size_t texts = 0;
-  for (const TextTable& each : tables) texts += each.size();
+  const std::size_t texts = count_texts(tables);
   const std::string name = tables[0].name;
   const bool from_column = !name.empty();
   std::size_t length = options.sample_length();
@@ -322,19 +341,29 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
            printable(path));
   TextOptions as_read = options;
   if (from_column) as_read.column = name;
-  as_read.length = options.sample_length();  // the model may take any
+  as_read.length = options.own_length();  // the model may take any
   out.train.texts = as_read.text(tokenizer.name, tokenizer.sha256);
   out.notes.push_back(fmt::format(
       "{} text{}{} as {} tokens of {}: {}, {} ids", texts, texts == 1 ? "" : "s",
       from_column ? fmt::format(" \"{}\"", printable(name)) : "", reader.tokens(),
       printable(tokenizer.name), tokenizer.tokenizer->kind(), tokenizer.tokenizer->vocabulary()));
+  if (!tokenizer.tokenizer->names_special_tokens()) {
+    out.notes.emplace_back(kNoSpecialTokens);
+    // A model that was trained with it expects nothing else.
+    if (options.name.empty()) out.warnings.push_back(out.notes.back());
+  }
   if (rows) length = static_cast<std::size_t>(out.train.columns[0].sample_shape()[0]);
-  if (reader.cut() > 0)
-    out.notes.push_back(
-        fmt::format("{} of {} texts are cut to {} tokens", reader.cut(), texts, length));
+  const std::size_t cut = reader.cut();
+  const bool is_chosen = options.own_length() > 0;
+  note_cut(cut, texts, length, is_chosen, "", out);
   if (!rows && !tokenizer.tokenizer->end_of_text() && options.end_of_text.empty())
     out.notes.push_back("the tokenizer has no end-of-text token, so none is between the texts");
-  if (!other_files.empty()) out.validation = read(read_tables(other_files, format, options, where));
+  if (!other_files.empty()) {
+    std::vector<TextTable> others = read_tables(other_files, format, options, where);
+    const std::size_t other_texts = count_texts(others);
+    out.validation = read(std::move(others));
+    note_cut(reader.cut() - cut, other_texts, length, is_chosen, "of the validation part, ", out);
+  }
   out.format = fmt::format(
       "{}, {}",
       format == "text"    ? "text"

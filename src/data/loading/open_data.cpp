@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -330,6 +331,12 @@ RawData read_source(const std::string& path, const DataOptions& options) {
 
 namespace {
 
+/// Tokens of a row, to which those of other data are cut or padded; 0: there are no such rows.
+std::size_t length_of_rows(const RawSplit& split) {
+  if (split.row_length > 0 || split.texts.empty() || split.columns.empty()) return split.row_length;
+  return static_cast<std::size_t>(split.columns[0].sample_shape()[0]);
+}
+
 /// Options that read validation data like the training data. `encoding`: of its columns.
 DataOptions read_as(const RawSplit& train, const std::string& encoding,
                     const DataOptions& options) {
@@ -337,18 +344,19 @@ DataOptions read_as(const RawSplit& train, const std::string& encoding,
   out.csv.encoding = encoding;
   out.first_index = train.first_index;
   out.masks_are_drawings &= !train.masks_are_numbered;
-  if (!train.texts.empty() && !train.columns.empty())
-    out.text.length = static_cast<std::size_t>(train.columns[0].sample_shape()[0]);
-  if (train.row_length > 0) out.text.length = train.row_length;
+  out.text.training_rows = length_of_rows(train);
   return out;
 }
 
-/// With those of its warnings that the training data do not have.
-void take_validation(BoundData bound, OpenedData& out) {
+/// With those of its warnings that the training data do not have. `read`: the reader's.
+void take_validation(BoundData bound, const std::vector<std::string>& read, OpenedData& out) {
   out.validation = std::move(bound.dataset);
-  for (const std::string& warning : bound.warnings) {
-    if (std::ranges::count(out.warnings, warning) == 0)
+  for (const auto* warnings : {&read, &std::as_const(bound.warnings)}) {
+    for (const std::string& warning : *warnings) {
+      if (std::ranges::count(out.warnings, warning) > 0) continue;
       out.warnings.push_back("of the validation data: " + warning);
+      out.description += "  " + out.warnings.back() + "\n";
+    }
   }
 }
 
@@ -396,6 +404,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   // A model that takes some columns by name needs no others.
   if (raw.train.is_encoded || !train.takes_fields) out.encoding = raw.train.encoding;
   out.first_index = raw.train.first_index;
+  out.row_length = length_of_rows(raw.train);
   out.masks_are_numbered = raw.train.masks_are_numbered;
   out.texts = raw.train.texts;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
@@ -409,14 +418,14 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
         [&] {
           const DataOptions as_trained = read_as(raw.train, out.encoding, options);
           const RawData other = read_source(options.validation_path, as_trained);
-          take_validation(bind_data(other.train, spec, options.bind, &train), out);
+          take_validation(bind_data(other.train, spec, options.bind, &train), other.warnings, out);
           out.description +=
               fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
         });
   } else if (!raw.validation.empty() && !own_split) {
     // Test parts without labels, as in competitions, must not stop the training.
     try {
-      take_validation(bind_data(raw.validation, spec, options.bind, &train), out);
+      take_validation(bind_data(raw.validation, spec, options.bind, &train), {}, out);
       out.description += "  validation on the validation part of the data\n";
     } catch (const Error& error) {
       check_mapped_files();

@@ -21,6 +21,7 @@ struct TextOptions {
   std::int64_t ignored_label = -100;  // of padding: what the loss passes over
   std::size_t model_length = 0;       // 0: not known, or any
   std::size_t trained_length = 0;  // of the samples that the model was trained with; 0: not known
+  std::size_t training_rows = 0;   // of data beside the training's: the length that its rows have
   bool one_row_per_text = false;
   bool one_label_per_text = false;  // what the model computes is a row for each text
   /// The file is the one that the model was trained with: used if there are texts, and only it.
@@ -28,7 +29,9 @@ struct TextOptions {
   std::string name, sha256;  // of that file; empty: any will do
 
   /// The tokens that samples are cut or padded to; 0: the longest text's.
-  std::size_t sample_length() const {
+  std::size_t sample_length() const { return training_rows ? training_rows : own_length(); }
+  /// The same without regard to other data.
+  std::size_t own_length() const {
     if (length) return length;
     return model_length ? model_length : trained_length;
   }

@@ -7,6 +7,7 @@
 #include "data/rows/ragged_rows.h"
 #include "data/rows/readers.h"
 #include "support/data_files.h"
+#include "support/sentence_piece_model.h"
 #include "support/small_tokenizers.h"
 
 namespace pipetrain {
@@ -187,6 +188,16 @@ TEST_F(Texts, EveryTextNeedsItsLabel) {
   EXPECT_EQ(large.train.columns.back().values.to_doubles(), Doubles{0x1p64});
 }
 
+TEST_F(Texts, SomeWordsOfLabelsMayBeNumbers) {
+  const std::string file = write("t.csv", "text,label\nthe,3+\nun,1\nthe,2\nun,3+\n");
+  const RawColumn labels = read_texts(file, "csv", words(), {}).train.columns.back();
+  EXPECT_EQ(labels.class_names, (std::vector<std::string>{"1", "2", "3+"}));
+  EXPECT_EQ(labels.values.to_int64s(), (std::vector<std::int64_t>{2, 0, 1, 2}));
+  const std::string numbers = write("n.csv", "text,label\nthe,1\nun,3+\n");
+  expect_contains(data_error([&] { read_texts(numbers, "csv", words(), {}); }),
+                  "line 3: \"label\" is a string in some rows");
+}
+
 TEST_F(Texts, TablesWithPairs) {
   const std::string file = write("t.csv", "a,b,label\n#the un,unaffable,1\n\"the, the\",!,0\n");
   TextOptions options = words();
@@ -280,6 +291,38 @@ TEST_F(Texts, LongTextsAreCut) {
   const RawData raw = read_texts(file, "jsonl", options, {});
   EXPECT_EQ(raw.train.columns[0].values.to_int64s(), (std::vector<std::int64_t>{2, 8, 5, 3}));
   EXPECT_EQ(raw.notes.back(), "1 of 1 texts are cut to 4 tokens");
+}
+
+/// Texts of the validation part are as long as those for training, whoever sets that length.
+TEST_F(Texts, TextsOfTheValidationPartAreCutLoudly) {
+  write("d/train.csv", "text,label\nthe,1\nun,0\n");
+  write("d/val.csv", "text,label\nthe un the,1\nthe,0\nthe un,0\n");
+  TextOptions options = words();
+  const RawData raw = read_texts(path("d"), "csv", options, {});  // [CLS] the [SEP]
+  EXPECT_EQ(raw.validation.columns[0].values.to_int64s(),
+            (std::vector<std::int64_t>{2, 8, 3, 2, 8, 3, 2, 8, 3}));
+  ASSERT_EQ(raw.warnings.size(), 1u);
+  expect_contains(raw.warnings[0], "of the validation part, 2 of 3 texts are cut to 3 tokens");
+  expect_contains(raw.warnings[0], "`text-length`");
+  options.length = 3;
+  EXPECT_TRUE(read_texts(path("d"), "csv", options, {}).warnings.empty());
+  options.length = 0;
+  options.training_rows = 3;  // another file than that of the training
+  const RawData other = read_texts(path("d/val.csv"), "csv", options, {});
+  ASSERT_EQ(other.warnings.size(), 1u);
+  expect_contains(other.warnings[0], "2 of 3 texts are cut to 3 tokens");
+  // What a model remembers is not changed by that.
+  EXPECT_EQ(other.train.texts, raw.train.texts);
+}
+
+TEST_F(Texts, SentencePieceModelsDoNotNameSpecialTokens) {
+  TextOptions options;
+  options.tokenizer = write("tokenizer.model", sentence_piece_model(1));
+  const std::string file = write("t.csv", "text,label\nab,1\nb,0\n");
+  const RawData raw = read_texts(file, "csv", options, {});
+  ASSERT_EQ(raw.warnings.size(), 1u);
+  expect_contains(raw.warnings[0], "no special tokens");
+  EXPECT_TRUE(read_texts(file, "csv", words(), {}).warnings.empty());
 }
 
 TEST_F(Texts, Mistakes) {

@@ -263,6 +263,18 @@ TEST_F(OpenData, ErrorsInValidationDataSaySo) {
   }
 }
 
+TEST_F(OpenData, LongerRowsOfValidationDataSayWhatToDo) {
+  DataOptions options = at(write("t.jsonl", "{\"ids\":[1,2],\"y\":0}\n{\"ids\":[3],\"y\":1}\n"));
+  options.validation_path =
+      write("v.jsonl", "{\"ids\":[1,2,3,4],\"y\":0}\n{\"ids\":[3],\"y\":1}\n");
+  DataSpec spec = image({}, 2);
+  spec.inputs[0] = ModelInput{"ids", DType::kInt64, {2}, 10};
+  expect_contains(data_error([&] { open_data(options, spec); }), "`text-length` 4 pads all rows");
+  options.text.length = 4;
+  spec.inputs[0].sample_shape = {4};
+  EXPECT_EQ(values(*open_data(options, spec).validation, 0), (Doubles{1, 2, 3, 4, 3, 0, 0, 0}));
+}
+
 TEST_F(OpenData, Synthetic) {
   DataOptions options;
   options.synthetic_samples = 50;
