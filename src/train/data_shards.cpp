@@ -136,7 +136,8 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
     const bool is_first = decided.empty();
     if (!is_first) {
       options.validation_path.clear();
-      options.text.training_rows = out.row_length;
+      options.text.training_rows = out.row_lengths.tokens;
+      options.text.other_rows = out.row_lengths.others;
     }
     OpenedData one = open_data(options, spec, is_first ? &first : nullptr);
     read[f] = {one.train->size(), content_fingerprint(*one.train)};

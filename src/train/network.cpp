@@ -254,7 +254,7 @@ void Network::open_data_and_graph(const Network* same_data) {
     constexpr int kWhite = 255;  // of masks: a class, unless such pixels are ignored
     config_.data.masks_are_drawings &= config_.model.loss.ignore_index != kWhite;
     config_.data.text.ignored_label = config_.model.loss.ignore_index;
-    config_.data.text.model_length = token_length(model_.model, config_.model);
+    take_token_lengths(model_.model, config_.model, config_.data.text);
     config_.data.text.one_label_per_text =
         !model_.model.outputs.empty() && model_.model.outputs[0].dims.size() == 2;
     raw = read_source(shard_files.empty() ? config_.data.path : first_file_here(shard_files),

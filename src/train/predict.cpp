@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/registry/registry.h"
@@ -77,6 +78,22 @@ Shape sample_shape_for(const OnnxValue& input, const RawColumn& column,
   return {shape[1], shape[2], last};
 }
 
+bool takes_tokens(const OnnxValue& input) {
+  return !is_float(input.dtype) && input.dims.size() == 2;
+}
+
+/// Of a sample; 0: any number.
+std::size_t tokens_of(const OnnxValue& input, const ModelConfig& config) {
+  std::int64_t length = input.dims[1].value;
+  if (const auto dim = config.dims.find(input.dims[1].symbol);
+      length <= 0 && dim != config.dims.end())
+    length = dim->second;
+  if (const auto shape = config.shapes.find(input.name);
+      shape != config.shapes.end() && shape->second.rank() == 2)
+    length = shape->second[1];
+  return length > 0 ? static_cast<std::size_t>(length) : 0;
+}
+
 }  // namespace
 
 bool holds_labels(const RawColumn& column) {
@@ -110,18 +127,18 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
 }
 
 std::size_t token_length(const OnnxModel& model, const ModelConfig& config) {
+  const auto first = std::ranges::find_if(model.inputs, takes_tokens);
+  return first == model.inputs.end() ? 0 : tokens_of(*first, config);
+}
+
+void take_token_lengths(const OnnxModel& model, const ModelConfig& config, TextOptions& text) {
+  text.model_length = token_length(model, config);
+  text.other_rows.clear();
+  bool is_first = true;
   for (const OnnxValue& input : model.inputs) {
-    if (is_float(input.dtype) || input.dims.size() != 2) continue;
-    std::int64_t length = input.dims[1].value;
-    if (const auto dim = config.dims.find(input.dims[1].symbol);
-        length <= 0 && dim != config.dims.end())
-      length = dim->second;
-    if (const auto shape = config.shapes.find(input.name);
-        shape != config.shapes.end() && shape->second.rank() == 2)
-      length = shape->second[1];
-    return length > 0 ? static_cast<std::size_t>(length) : 0;
+    if (!takes_tokens(input) || std::exchange(is_first, false)) continue;
+    if (const std::size_t length = tokens_of(input, config)) text.other_rows[input.name] = length;
   }
-  return 0;
 }
 
 Predictor::Predictor(const ModelConfig& model, Backend backend, std::int64_t batch,

@@ -8,6 +8,7 @@
 
 #include "data/rows/dataset.h"
 #include "data/rows/raw_data.h"
+#include "data/rows/text_options.h"
 #include "train/config.h"
 #include "train/loaded_model.h"
 
@@ -24,6 +25,8 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
 
 /// Tokens of a sample, as the file or the configuration fixes it; 0: any number, or no tokens.
 std::size_t token_length(const OnnxModel& model, const ModelConfig& config);
+/// Tells the reader of the data these, of all inputs of tokens.
+void take_token_lengths(const OnnxModel& model, const ModelConfig& config, TextOptions& text);
 
 class Predictor {
  public:

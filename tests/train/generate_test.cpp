@@ -104,6 +104,22 @@ TEST(TextModel, TakesAsManyTokensAsItHasPositions) {
   EXPECT_EQ(model.length(), 4u);
 }
 
+TEST(Predictor, TellsTheLengthsOfADecoder) {
+  OnnxModel model;
+  for (const auto& [name, length] :
+       {std::pair{"input_ids", 8}, {"attention_mask", -1}, {"decoder_input_ids", 5}}) {
+    OnnxValue input;
+    input.name = name;
+    input.dtype = DType::kInt64;
+    input.dims = {{"batch", -1}, {"", length}};
+    model.inputs.push_back(input);
+  }
+  TextOptions text;
+  take_token_lengths(model, {}, text);
+  EXPECT_EQ(text.model_length, 8u);
+  EXPECT_EQ(text.other_rows, (std::map<std::string, std::size_t>{{"decoder_input_ids", 5}}));
+}
+
 TEST(Predictor, KnowsTheRowsOfTables) {
   const TemporaryDirectory directory;
   const Predictor predictor(model_of_four_positions(directory), Backend::kCpu, 1,

@@ -338,7 +338,7 @@ int predict_command(Options& options) {
   if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
     log_info("predict", "note     {}", taken);
   options.run.data.text.one_row_per_text = true;
-  options.run.data.text.model_length = token_length(model, options.run.model);
+  take_token_lengths(model, options.run.model, options.run.data.text);
   const RawData raw = read_source(options.run.data.path, options.run.data);
   if (!raw.validation.empty())
     log_info("predict",

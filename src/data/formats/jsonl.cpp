@@ -191,8 +191,9 @@ void add_gaps(RawColumn& column, const std::map<std::string, std::vector<std::si
 }
 
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
-                    std::vector<std::string>& notes, std::size_t length, std::int64_t ignored_label,
-                    bool label_may_be_missing, bool one_row_per_text, bool skips_gaps) {
+                    std::vector<std::string>& notes, const RowLengths& lengths,
+                    std::int64_t ignored_label, bool label_may_be_missing, bool one_row_per_text,
+                    bool skips_gaps) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
@@ -235,7 +236,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
   if (files.size() > 1) lines.clear();
   RawSplit out = columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes,
-                            length, ignored_label, /*alone=*/true, one_row_per_text);
+                            lengths, ignored_label, /*alone=*/true, one_row_per_text);
   for (RawColumn& column : out.columns) {
     column.may_be_words = column.role == ColumnRole::kLabel && column.class_names.empty() &&
                           column.values.shape().rank() == 1;
@@ -257,7 +258,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
   return std::nullopt;
 }
 
-RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label,
+RawData read_jsonl(const std::string& path, const RowLengths& lengths, std::int64_t ignored_label,
                    bool label_may_be_missing, bool one_row_per_text, bool skips_gaps) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
@@ -268,10 +269,10 @@ RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ign
   }
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
-  out.train = read_files(train, path, out.notes, length, ignored_label, label_may_be_missing,
+  out.train = read_files(train, path, out.notes, lengths, ignored_label, label_may_be_missing,
                          one_row_per_text, skips_gaps);
   if (!validation.empty())
-    out.validation = read_files(validation, path, out.notes, std::max(length, out.train.row_length),
+    out.validation = read_files(validation, path, out.notes, lengths_beside(out.train, lengths),
                                 ignored_label, label_may_be_missing, one_row_per_text, skips_gaps);
   return out;
 }

@@ -115,8 +115,8 @@ class ExampleColumns {
     }
   }
 
-  RawSplit result(const std::string& path, std::vector<std::string>& notes, std::size_t length,
-                  std::int64_t ignored_label, bool one_row_per_text) {
+  RawSplit result(const std::string& path, std::vector<std::string>& notes,
+                  const RowLengths& lengths, std::int64_t ignored_label, bool one_row_per_text) {
     PT_CHECK(records_ > 0, kData, "\"{}\" has no records", printable(path));
     RawSplit out;
     std::vector<RaggedRows> all;
@@ -129,7 +129,7 @@ class ExampleColumns {
     }
     const bool alone = images_.empty() && raw_.empty();
     if (!all.empty())
-      out = columns_of(std::move(all), path, {}, notes, length, ignored_label, alone,
+      out = columns_of(std::move(all), path, {}, notes, lengths, ignored_label, alone,
                        one_row_per_text);
     for (auto& [name, rows] : raw_) {
       const Shape shape{static_cast<std::int64_t>(rows.size() / raw_size_[name]),
@@ -250,8 +250,8 @@ bool is_tfrecord(std::span<const std::byte> bytes) {
          masked_checksum(bytes.first(8)) == little_endian(bytes.subspan(8, 4));
 }
 
-RawData read_tfrecord(const std::string& path, std::size_t length, std::int64_t ignored_label,
-                      bool one_row_per_text) {
+RawData read_tfrecord(const std::string& path, const RowLengths& lengths,
+                      std::int64_t ignored_label, bool one_row_per_text) {
   RawData out{path, "TFRecord", {}, {}, {}};
   ExampleColumns train, validation;
   bool has_train = false, has_other = false;
@@ -264,9 +264,9 @@ RawData read_tfrecord(const std::string& path, std::size_t length, std::int64_t 
     (other ? has_other : has_train) = true;
   }
   if (!has_train) std::swap(train, validation);
-  out.train = train.result(path, out.notes, length, ignored_label, one_row_per_text);
+  out.train = train.result(path, out.notes, lengths, ignored_label, one_row_per_text);
   if (has_train && has_other)
-    out.validation = validation.result(path, out.notes, std::max(length, out.train.row_length),
+    out.validation = validation.result(path, out.notes, lengths_beside(out.train, lengths),
                                        ignored_label, one_row_per_text);
   return out;
 }

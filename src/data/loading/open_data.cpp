@@ -15,6 +15,7 @@
 #include "data/files/tar_archive.h"
 #include "data/images/image.h"
 #include "data/rows/element.h"
+#include "data/rows/ragged_rows.h"
 #include "data/rows/row_source.h"
 #include "data/rows/synthetic.h"
 
@@ -177,6 +178,12 @@ RawData read_table(const std::string& path, const DataOptions& options, char del
   return read_csv(path, csv);
 }
 
+RowLengths row_lengths(const TextOptions& text) {
+  RowLengths out(text.sample_length());
+  out.others = text.other_rows;
+  return out;
+}
+
 struct Reader {
   std::string_view name;
   RawData (*read)(const std::string& path, const DataOptions& options);
@@ -203,12 +210,12 @@ constexpr Reader kReaders[] = {
      [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
     {"tfrecord",
      [](const std::string& path, const DataOptions& options) {
-       return read_tfrecord(path, options.text.sample_length(), options.text.ignored_label,
+       return read_tfrecord(path, row_lengths(options.text), options.text.ignored_label,
                             options.text.one_row_per_text);
      }},
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
-       return read_jsonl(path, options.text.sample_length(), options.text.ignored_label,
+       return read_jsonl(path, row_lengths(options.text), options.text.ignored_label,
                          options.csv.label_may_be_missing, options.text.one_row_per_text,
                          table_options(options).bad_cells_as_nan);
      }},
@@ -331,10 +338,14 @@ RawData read_source(const std::string& path, const DataOptions& options) {
 
 namespace {
 
-/// Tokens of a row, to which those of other data are cut or padded; 0: there are no such rows.
-std::size_t length_of_rows(const RawSplit& split) {
-  if (split.row_length > 0 || split.texts.empty() || split.columns.empty()) return split.row_length;
-  return static_cast<std::size_t>(split.columns[0].sample_shape()[0]);
+/// What rows of other data are cut or padded to.
+RowLengths lengths_of_rows(const RawSplit& split, const TextOptions& options) {
+  RowLengths out;
+  out.others = options.other_rows;
+  out = lengths_beside(split, std::move(out));
+  if (out.tokens == 0 && !split.texts.empty() && !split.columns.empty())
+    out.tokens = static_cast<std::size_t>(split.columns[0].sample_shape()[0]);
+  return out;
 }
 
 /// Options that read validation data like the training data. `encoding`: of its columns.
@@ -344,7 +355,9 @@ DataOptions read_as(const RawSplit& train, const std::string& encoding,
   out.csv.encoding = encoding;
   out.first_index = train.first_index;
   out.masks_are_drawings &= !train.masks_are_numbered;
-  out.text.training_rows = length_of_rows(train);
+  const RowLengths lengths = lengths_of_rows(train, options.text);
+  out.text.training_rows = lengths.tokens;
+  out.text.other_rows = lengths.others;
   return out;
 }
 
@@ -404,7 +417,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   // A model that takes some columns by name needs no others.
   if (raw.train.is_encoded || !train.takes_fields) out.encoding = raw.train.encoding;
   out.first_index = raw.train.first_index;
-  out.row_length = length_of_rows(raw.train);
+  out.row_lengths = lengths_of_rows(raw.train, options.text);
   out.masks_are_numbered = raw.train.masks_are_numbered;
   out.texts = raw.train.texts;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;

@@ -52,11 +52,11 @@ struct OpenedData {
   std::vector<std::string> class_names;
   std::string encoding;                      // RawSplit's
   std::optional<std::uint32_t> first_index;  // of LibSVM's format
-  std::size_t row_length = 0;       // of rows of tokens, to which those of other data are padded
-  bool masks_are_numbered = false;  // RawSplit's
-  std::string texts;                // how they became tokens (TextOptions::text); empty: no texts
-  std::vector<double> divisors;     // one per model input: what its values are divided by
-  bool has_large_values = false;    // BoundData's
+  RowLengths row_lengths;                    // to which those of other data are padded
+  bool masks_are_numbered = false;           // RawSplit's
+  std::string texts;              // how they became tokens (TextOptions::text); empty: no texts
+  std::vector<double> divisors;   // one per model input: what its values are divided by
+  bool has_large_values = false;  // BoundData's
   bool synthetic = false;
   /// With --data-sharding files: the samples of each replica's files, and a fingerprint of all.
   std::vector<std::size_t> shard_samples;

@@ -15,7 +15,8 @@ namespace {
 constexpr const char* kMaskName = "attention_mask";
 
 bool is_token_name(std::string_view name) {
-  return name == "input_ids" || name == kMaskName || name == "token_type_ids" || name == "labels";
+  return name == "input_ids" || name == kMaskName || name == "token_type_ids" || name == "labels" ||
+         name.starts_with("decoder_");
 }
 
 }  // namespace
@@ -191,6 +192,41 @@ const RaggedRows* RaggedRows::tokens_in(const std::vector<RaggedRows>& all) {
   return best;
 }
 
+std::vector<std::size_t> RaggedRows::wanted_lengths(const std::vector<RaggedRows>& all,
+                                                    const RaggedRows* tokens,
+                                                    const RowLengths& lengths) {
+  std::vector<std::size_t> out;
+  for (const RaggedRows& each : all) {
+    std::size_t wanted = 0;
+    const auto take = [&](const std::string& name) {
+      const auto found = lengths.others.find(name);
+      if (wanted == 0 && found != lengths.others.end()) wanted = found->second;
+    };
+    if (each.is_list()) {
+      take(each.name_);
+      // Others of the same lengths, row by row, go with them.
+      if (wanted == 0 && tokens && each.ends_ == tokens->ends_) wanted = lengths.tokens;
+      for (const RaggedRows& other : all) {
+        if (other.is_list() && other.ends_ == each.ends_) take(other.name_);
+      }
+    }
+    out.push_back(wanted);
+  }
+  return out;
+}
+
+RowLengths lengths_beside(const RawSplit& training, RowLengths lengths) {
+  lengths.tokens = std::max(lengths.tokens, training.row_length);
+  for (const RawColumn& column : training.columns) {
+    const bool are_rows =
+        !column.source && !is_float(column.dtype()) && column.values.shape().rank() == 2;
+    const bool are_tokens = is_token_name(column.name) && column.role != ColumnRole::kLabel;
+    if (are_rows && (are_tokens || !column.row_values.empty()))
+      lengths.others[column.name] = static_cast<std::size_t>(column.sample_shape()[0]);
+  }
+  return lengths;
+}
+
 bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
   constexpr std::size_t kTimes = 64, kLeast = std::size_t{1} << 26;
   return rows > 0 && longest > (kTimes * values + kLeast) / rows;
@@ -198,7 +234,7 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
 
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length, std::int64_t ignored_label, bool alone,
+                    const RowLengths& lengths, std::int64_t ignored_label, bool alone,
                     bool one_sample_each) {
   RawSplit out;
   PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
@@ -211,8 +247,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
   std::optional<RawColumn> mask;
   const bool by_name = all.size() > 1 || !alone || one_sample_each;
   const RaggedRows* const tokens = RaggedRows::tokens_in(all);
-  // Others of the same lengths, row by row, go with them.
-  const std::vector<std::size_t> token_ends = tokens ? tokens->ends_ : std::vector<std::size_t>{};
+  const std::vector<std::size_t> wanted = RaggedRows::wanted_lengths(all, tokens, lengths);
   for (RaggedRows& each : all) {
     const ColumnRole role = role_of_name(each.name_);
     RawColumn column{each.name_, {}, file, role, {}, {}, lines};
@@ -231,12 +266,12 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     const std::int64_t filling = role == ColumnRole::kLabel ? ignored_label : 0;
     std::size_t most = each.longest();
     // Rows that are equally long by chance are padded like others of tokens.
-    const bool are_tokens = each.is_list() && each.ends_ == token_ends;
-    const bool is_short = are_tokens && most < length &&
-                          (!each.same_length() || (by_name && is_token_name(each.name_)));
+    const std::size_t length = wanted[static_cast<std::size_t>(&each - all.data())];
+    const bool is_short =
+        most < length && (!each.same_length() || (by_name && is_token_name(each.name_)));
     if (is_short) most = length;
     const bool same = each.same_length() && !is_short;
-    if (are_tokens) out.row_length = most;
+    if (&each == tokens) out.row_length = most;
     PT_CHECK(same || each.kind_ == Kind::kWhole, kData,
              "\"{}\": \"{}\" has rows of several lengths, up to {}", printable(file),
              printable(each.name_), most);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/rows/raw_data.h"
+#include "data/rows/row_lengths.h"
 
 namespace pipetrain {
 
@@ -33,7 +34,7 @@ class RaggedRows {
  private:
   friend RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                              const std::vector<std::uint32_t>& lines,
-                             std::vector<std::string>& notes, std::size_t length,
+                             std::vector<std::string>& notes, const RowLengths& lengths,
                              std::int64_t ignored_label, bool alone, bool one_sample_each);
   enum class Kind { kNone, kWhole, kReal, kWord };
   /// Rows of whole numbers: may be tokens.
@@ -43,6 +44,10 @@ class RaggedRows {
   /// The rows of tokens among all: "input_ids", or else the first list that is padded, or the first
   /// one, rather not a decoder's; none if there is no list.
   static const RaggedRows* tokens_in(const std::vector<RaggedRows>& all);
+  /// What each is padded to; 0: its longest row. Labels go with the rows that are as long.
+  static std::vector<std::size_t> wanted_lengths(const std::vector<RaggedRows>& all,
+                                                 const RaggedRows* tokens,
+                                                 const RowLengths& lengths);
   /// Rows that are a stream where they are alone: texts, and tokens of several lengths; else empty.
   RawSplit stream(const std::string& file, std::vector<std::string>& notes) const;
   void add_classes(RawColumn& column) const;
@@ -64,14 +69,17 @@ class RaggedRows {
 /// Whether so many rows padded to the longest would take far more memory than what they hold.
 bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values);
 
+/// Lengths for other parts of the same data: at least those of the training's rows.
+RowLengths lengths_beside(const RawSplit& training, RowLengths lengths);
+
 /// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens, and
-/// what is as long as they are, are padded to `length`, or to the longest if that is longer; labels
-/// with `ignored_label`, others with 0. Tokens that are padded get a mask.
-/// Without other columns (`alone`) the only rows may be a stream, rows of tokens unless each is a
-/// sample (`one_sample_each`).
+/// what is as long as they are, are padded to `lengths`, or to the longest if that is longer;
+/// labels with `ignored_label`, others with 0. Tokens that are padded get a mask. Without other
+/// columns (`alone`) the only rows may be a stream, rows of tokens unless each is a sample
+/// (`one_sample_each`).
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length = 0, std::int64_t ignored_label = -100, bool alone = true,
-                    bool one_sample_each = false);
+                    const RowLengths& lengths = {}, std::int64_t ignored_label = -100,
+                    bool alone = true, bool one_sample_each = false);
 
 }  // namespace pipetrain

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/rows/raw_data.h"
+#include "data/rows/row_lengths.h"
 #include "data/rows/text_options.h"
 
 namespace pipetrain {
@@ -118,11 +119,11 @@ bool has_images(const std::string& folder);
 RawData read_webdataset(const std::string& path);
 
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
-/// without labels are one stream; others are padded to `length`, or to the longest, and labels with
-/// `ignored_label`. `label_may_be_missing`: labels that are null or missing in a line are none.
-/// `one_row_per_text`: rows of tokens stay rows, also without labels. `skips_gaps`: samples without
-/// a label have NaN, to be skipped later.
-RawData read_jsonl(const std::string& path, std::size_t length = 0,
+/// without labels are one stream; others are padded to `lengths`, or to the longest, and labels
+/// with `ignored_label`. `label_may_be_missing`: labels that are null or missing in a line are
+/// none. `one_row_per_text`: rows of tokens stay rows, also without labels. `skips_gaps`: samples
+/// without a label have NaN, to be skipped later.
+RawData read_jsonl(const std::string& path, const RowLengths& lengths = {},
                    std::int64_t ignored_label = -100, bool label_may_be_missing = false,
                    bool one_row_per_text = false, bool skips_gaps = false);
 
@@ -147,7 +148,7 @@ bool is_libsvm_line(std::string_view line);
 /// TFRecord files of tf.train.Example: numbers, images, and bytes of one length. Labels of
 /// several lengths are padded with `ignored_label`.
 /// Rows of tokens are read as those of JSON Lines.
-RawData read_tfrecord(const std::string& path, std::size_t length = 0,
+RawData read_tfrecord(const std::string& path, const RowLengths& lengths = {},
                       std::int64_t ignored_label = -100, bool one_row_per_text = false);
 bool is_tfrecord(std::span<const std::byte> bytes);
 

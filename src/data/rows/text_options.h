@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace pipetrain {
@@ -22,6 +23,8 @@ struct TextOptions {
   std::size_t model_length = 0;       // 0: not known, or any
   std::size_t trained_length = 0;  // of the samples that the model was trained with; 0: not known
   std::size_t training_rows = 0;   // of data beside the training's: the length that its rows have
+  /// The same of other rows, such as a decoder's, by their names.
+  std::map<std::string, std::size_t> other_rows;
   bool one_row_per_text = false;
   bool one_label_per_text = false;  // what the model computes is a row for each text
   /// The file is the one that the model was trained with: used if there are texts, and only it.
