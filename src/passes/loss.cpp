@@ -72,14 +72,16 @@ bool is_prediction(const TrainingGraph& training, std::size_t output, const Loss
 /// table of V rows.
 const GraphInput* token_input(const TrainingGraph& training, const Shape& output) {
   if (output.rank() != 3) return nullptr;
+  const GraphInput* filled = nullptr;  // positions and the like, only if there is no other
   for (const GraphInput& input : training.inputs) {
     const TensorType& type = training.graph[input.value].type;
-    if (!is_float(type.dtype) && type.shape == Shape{output[0], output[1]} &&
-        input.upper_bound == output[2]) {
-      return &input;
-    }
+    if (is_float(type.dtype) || type.shape != Shape{output[0], output[1]} ||
+        input.upper_bound != output[2])
+      continue;
+    if (!filling_of(input.name)) return &input;
+    if (!filled) filled = &input;
   }
-  return nullptr;
+  return filled;
 }
 
 /// The first input whose tokens look up a table: the one whose next tokens labels are made of, as
@@ -183,7 +185,7 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
   if (const GraphInput* tokens = token_input(training, shape)) {
     const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
     const GraphInput* const first = first_lookup(training);
-    if (first && tokens != first) {  // a decoder behind an encoder
+    if (first && first < tokens) {  // a decoder after an encoder
       PT_CHECK(
           has_labels, kUsage,
           "output \"{}\" predicts a token at every position of \"{}\", but \"{}\" comes before "

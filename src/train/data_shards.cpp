@@ -32,8 +32,8 @@ std::string decided_by(const OpenedData& data) {
 void check_same(const std::string& one, const std::string& other, const std::string& file) {
   const auto rows_in = [](const std::string& text) { return text.substr(0, text.find("\n\n")); };
   PT_CHECK(rows_in(one) == rows_in(other), kData,
-           "{} files: {} has another format or rows of another length than the first file; {} N "
-           "gives rows of tokens one length",
+           "{} files: {} has another format or samples of another shape than the first file ({} N "
+           "gives rows of tokens one length)",
            setting("data-sharding"), printable(file), setting("text-length"));
   PT_CHECK(one == other, kData,
            "{} files: {} has other classes, columns or largest values than the first file, which "
@@ -44,8 +44,9 @@ void check_same(const std::string& one, const std::string& other, const std::str
 /// Adds the warnings of a file that those before it do not have.
 void add_warnings(const OpenedData& one, const std::string& file, OpenedData& out) {
   for (const std::string& warning : one.warnings) {
-    if (std::ranges::count(out.warnings, warning) == 0)
-      out.warnings.push_back(fmt::format("of {}: {}", printable(file), warning));
+    if (std::ranges::count(out.warnings, warning) > 0) continue;
+    out.warnings.push_back(fmt::format("of {}: {}", printable(file), warning));
+    out.description += "\n  " + out.warnings.back();
   }
 }
 

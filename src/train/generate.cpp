@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/setting.h"
-#include "data/binding/allowed_values.h"
 #include "data/binding/bind.h"
 #include "data/binding/bind_tokens.h"
+#include "data/rows/synthetic.h"
 #include "passes/loss.h"
 
 namespace pipetrain {
@@ -84,7 +84,10 @@ std::unique_ptr<Predictor> TextModel::make(std::size_t tokens) const {
     shapes[name] = Shape{static_cast<std::int64_t>(tokens)};
   auto predictor = std::make_unique<Predictor>(config_, backend_, 1, shapes);
   for (const ModelInput& input : predictor->data_spec().inputs) {
-    if (const auto filling = known_filling(input)) check_filling(input, *filling);
+    if (known_filling(input) == Filling::kPositions && input.upper_bound >= 0)
+      PT_CHECK(static_cast<std::int64_t>(tokens) <= input.upper_bound, kModel,
+               "{} tokens are too many: \"{}\" has {} positions; shorten the prompt", tokens,
+               printable(input.name), input.upper_bound);
   }
   return predictor;
 }

@@ -93,7 +93,8 @@ TEST(Causality, ADecoderBehindAnEncoderIsTrainedOnLabels) {
 
 // Positions look up a table too, but nobody predicts them.
 TEST(Causality, TokensMayComeBehindTheirPositions) {
-  for (const char* other : {"position_ids", "token_type_ids"}) {
+  for (const auto& [other, places] :
+       {std::pair{"position_ids", 4}, {"position_ids", 6}, {"token_type_ids", 4}}) {
     OnnxBuilder builder("test");
     builder.input(other, DType::kInt64, {{"batch", -1}, {"", 3}});
     builder.input("input_ids", DType::kInt64, {{"batch", -1}, {"", 3}});
@@ -101,15 +102,16 @@ TEST(Causality, TokensMayComeBehindTheirPositions) {
     std::vector<float> table(6 * 6);
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = 0.1F * static_cast<float>(i * 7 % 11);
     builder.initializer("embedding.weight", HostTensor::of<float>({6, 6}, table));
-    table.resize(4 * 6);
-    builder.initializer("places.weight", HostTensor::of<float>({4, 6}, table));
+    table.resize(static_cast<std::size_t>(places) * 6);
+    builder.initializer("places.weight", HostTensor::of<float>({places, 6}, table));
     builder.node("Gather", {"places.weight", other}, {"place"});
     builder.node("Gather", {"embedding.weight", "input_ids"}, {"seen"});
     builder.node("Add", {"seen", "place"}, {"logits"});
     const std::string bytes = builder.bytes();
     const OnnxModel model =
         read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
-    EXPECT_EQ(inferred_loss(model, LabelHint::kUnknown), LossKind::kCausalLm) << other;
+    EXPECT_EQ(inferred_loss(model, LabelHint::kUnknown), LossKind::kCausalLm)
+        << other << " of " << places;
   }
 }
 

@@ -133,7 +133,8 @@ std::string hint_at_longer_rows(const RawSplit& split, const Shape& have, const 
   if (split.row_length == 0 || have.rank() != 1 || have.count() <= want.count()) return {};
   if (have.count() != static_cast<std::int64_t>(split.row_length)) return {};
   return fmt::format(
-      "; where the model takes any length, {} {} pads all rows to that, or leave out longer ones",
+      "; if the model takes any length, {} {} pads all rows to that, otherwise leave out longer "
+      "rows",
       setting("text-length"), have.count());
 }
 

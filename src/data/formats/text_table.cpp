@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/files/text_lines.h"
+#include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
 #include "data/formats/table_header.h"
@@ -41,13 +42,14 @@ class LabelRows {
     rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
     end(place);
   }
-  /// Behind a word, numbers are words too, as in tables without texts.
+  /// After a first word that is no gap and no amount, numbers are words too, as in tables without
+  /// texts.
   void add_cell(std::string_view cell, const std::string& place) {
     const std::optional<double> number = are_words_ ? std::nullopt : number_in(cell);
     if (number) return add_number(*number, place);
     const bool is_first = rows_.rows() == 0;
     add_word(cell, place);
-    are_words_ |= is_first && rows_.rows() > 0;
+    are_words_ |= is_first && rows_.rows() > 0 && !is_missing(cell) && !looks_like_amount(cell);
   }
   /// None where no row has one, and none needs one.
   std::optional<RawColumn> column(const std::string& file,

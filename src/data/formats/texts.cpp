@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -268,16 +269,14 @@ std::size_t count_texts(const std::vector<TextTable>& tables) {
 
 /// Says that texts are cut; as a warning if nobody has chosen the length, which is then the one of
 /// the training data.
-void note_cut(std::size_t cut, std::size_t texts, std::size_t length, bool is_chosen,
-              std::string_view whose, RawData& out) {
-  if (cut == 0) return;
-  out.notes.push_back(fmt::format("{}{} of {} texts are cut to {} tokens{}", whose, cut, texts,
-                                  length,
-                                  is_chosen ? ""
-                                            : fmt::format(", as the training data have; {} N sets "
-                                                          "the length of all",
-                                                          setting("text-length"))));
-  if (!is_chosen) out.warnings.push_back(out.notes.back());
+std::optional<std::string> note_on_cut(std::size_t cut, std::size_t texts, std::size_t length,
+                                       bool is_chosen) {
+  if (cut == 0) return std::nullopt;
+  return fmt::format("{} of {} texts are cut to {} tokens{}", cut, texts, length,
+                     is_chosen ? ""
+                               : fmt::format(", as the training data have; {} N sets the length "
+                                             "of all",
+                                             setting("text-length")));
 }
 
 }  // namespace
@@ -355,14 +354,20 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   if (rows) length = static_cast<std::size_t>(out.train.columns[0].sample_shape()[0]);
   const std::size_t cut = reader.cut();
   const bool is_chosen = options.own_length() > 0;
-  note_cut(cut, texts, length, is_chosen, "", out);
+  if (const auto note = note_on_cut(cut, texts, length, is_chosen)) {
+    out.notes.push_back(*note);
+    if (!is_chosen) out.warnings.push_back(*note);
+  }
   if (!rows && !tokenizer.tokenizer->end_of_text() && options.end_of_text.empty())
     out.notes.push_back("the tokenizer has no end-of-text token, so none is between the texts");
   if (!other_files.empty()) {
     std::vector<TextTable> others = read_tables(other_files, format, options, where);
     const std::size_t other_texts = count_texts(others);
     out.validation = read(std::move(others));
-    note_cut(reader.cut() - cut, other_texts, length, is_chosen, "of the validation part, ", out);
+    if (const auto note = note_on_cut(reader.cut() - cut, other_texts, length, is_chosen)) {
+      out.notes.push_back("of the validation part, " + *note);
+      if (!is_chosen) out.validation_warnings.push_back(*note);
+    }
   }
   out.format = fmt::format(
       "{}, {}",

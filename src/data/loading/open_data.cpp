@@ -438,7 +438,8 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   } else if (!raw.validation.empty() && !own_split) {
     // Test parts without labels, as in competitions, must not stop the training.
     try {
-      take_validation(bind_data(raw.validation, spec, options.bind, &train), {}, out);
+      take_validation(bind_data(raw.validation, spec, options.bind, &train),
+                      raw.validation_warnings, out);
       out.description += "  validation on the validation part of the data\n";
     } catch (const Error& error) {
       check_mapped_files();
@@ -449,8 +450,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     }
   }
   std::optional<std::size_t> rows;
-  const bool is_fitted = options.csv.encoding.empty() && raw.train.is_encoded;
-  if (is_fitted) rows = train.rows;
+  if (options.csv.encoding.empty() && raw.train.is_encoded) rows = train.rows;
   split_and_limit(options, rows, out);
   describe_samples(out);
   return out;

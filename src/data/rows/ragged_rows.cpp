@@ -204,10 +204,19 @@ std::vector<std::size_t> RaggedRows::wanted_lengths(const std::vector<RaggedRows
     };
     if (each.is_list()) {
       take(each.name_);
-      // Others of the same lengths, row by row, go with them.
+      // Others of the same lengths, row by row, go with them; labels with a decoder, if it has
+      // them.
+      const auto takes = [&](const RaggedRows& other) {
+        return wanted == 0 && lengths.others.contains(other.name_) && other.is_list() &&
+               other.ends_ == each.ends_;
+      };
+      if (role_of_name(each.name_) == ColumnRole::kLabel) {
+        for (const RaggedRows& other : all)
+          if (other.name_.starts_with("decoder_") && takes(other)) take(other.name_);
+      }
       if (wanted == 0 && tokens && each.ends_ == tokens->ends_) wanted = lengths.tokens;
       for (const RaggedRows& other : all) {
-        if (other.is_list() && other.ends_ == each.ends_) take(other.name_);
+        if (takes(other)) take(other.name_);
       }
     }
     out.push_back(wanted);

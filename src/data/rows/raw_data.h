@@ -95,7 +95,8 @@ struct RawData {
   RawSplit validation;
   /// Choices that the reader made, one sentence each.
   std::vector<std::string> notes;
-  std::vector<std::string> warnings = {};  // those of them that nobody may miss
+  std::vector<std::string> warnings = {};             // those of them that nobody may miss
+  std::vector<std::string> validation_warnings = {};  // of the validation part
 };
 
 }  // namespace pipetrain

@@ -196,6 +196,11 @@ TEST_F(Texts, SomeWordsOfLabelsMayBeNumbers) {
   const std::string numbers = write("n.csv", "text,label\nthe,1\nun,3+\n");
   expect_contains(data_error([&] { read_texts(numbers, "csv", words(), {}); }),
                   "line 3: \"label\" is a string in some rows");
+  for (const char* first : {"NA", "\"1,234\""}) {
+    const std::string other = write("o.csv", fmt::format("text,label\nthe,{}\nun,900\n", first));
+    expect_contains(data_error([&] { read_texts(other, "csv", words(), {}); }),
+                    "line 3: \"label\" is a string in some rows");
+  }
 }
 
 TEST_F(Texts, TablesWithPairs) {
@@ -301,11 +306,12 @@ TEST_F(Texts, TextsOfTheValidationPartAreCutLoudly) {
   const RawData raw = read_texts(path("d"), "csv", options, {});  // [CLS] the [SEP]
   EXPECT_EQ(raw.validation.columns[0].values.to_int64s(),
             (std::vector<std::int64_t>{2, 8, 3, 2, 8, 3, 2, 8, 3}));
-  ASSERT_EQ(raw.warnings.size(), 1u);
-  expect_contains(raw.warnings[0], "of the validation part, 2 of 3 texts are cut to 3 tokens");
-  expect_contains(raw.warnings[0], "`text-length`");
+  EXPECT_TRUE(raw.warnings.empty());
+  ASSERT_EQ(raw.validation_warnings.size(), 1u);
+  expect_contains(raw.validation_warnings[0], "2 of 3 texts are cut to 3 tokens");
+  expect_contains(raw.validation_warnings[0], "`text-length`");
   options.length = 3;
-  EXPECT_TRUE(read_texts(path("d"), "csv", options, {}).warnings.empty());
+  EXPECT_TRUE(read_texts(path("d"), "csv", options, {}).validation_warnings.empty());
   options.length = 0;
   options.training_rows = 3;  // another file than that of the training
   const RawData other = read_texts(path("d/val.csv"), "csv", options, {});
