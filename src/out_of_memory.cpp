@@ -24,6 +24,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/parallel_blocks.h"
 #include "base/safe_text.h"
 
 namespace pipetrain {
@@ -210,8 +211,8 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
                    void* argument) {
   static const auto create = next_function<decltype(pthread_create)>("pthread_create");
   const int result = create(thread, attributes, body, argument);
-  if (result != 0) pipetrain::end_without_thread(result);
-  return 0;
+  if (result != 0 && !pipetrain::threads_are_optional) pipetrain::end_without_thread(result);
+  return result;
 }
 }
 

@@ -16,6 +16,18 @@ namespace {
 constexpr std::size_t kBlock = std::size_t{4} << 20;
 constexpr int kMostThreads = 16;  // more do not make memory faster
 
+/// Threads that are started meanwhile may be refused.
+class OptionalThreads {
+ public:
+  OptionalThreads() { threads_are_optional = true; }
+  ~OptionalThreads() { threads_are_optional = before_; }
+  OptionalThreads(const OptionalThreads&) = delete;
+  OptionalThreads& operator=(const OptionalThreads&) = delete;
+
+ private:
+  const bool before_ = threads_are_optional;
+};
+
 }  // namespace
 
 void in_parallel_blocks(std::size_t bytes,
@@ -31,6 +43,7 @@ void in_parallel_blocks(std::size_t bytes,
     const int threads = std::min({available_cores(), most_block_threads, kMostThreads});
     others.reserve(kMostThreads);
     try {
+      const OptionalThreads optional;
       for (int t = 1; t < threads && static_cast<std::size_t>(t) < blocks; ++t)
         others.emplace_back(run);
     } catch (const std::system_error&) {

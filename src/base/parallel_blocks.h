@@ -15,6 +15,9 @@ namespace pipetrain {
 /// threads begin.
 inline int most_block_threads = std::numeric_limits<int>::max();
 
+/// Whether this thread goes on where another one cannot be started.
+inline thread_local bool threads_are_optional = false;
+
 /// Calls `work(begin, count)` for blocks that together are `bytes` bytes: in any order, on as many
 /// threads as the caller has cores. It must not throw.
 void in_parallel_blocks(std::size_t bytes,

@@ -37,29 +37,39 @@ class Memory(Case):
                 refused += code == EXIT["resource"]
         self.assertGreater(refused, 0)
 
-    def fail_one_by_one(self, kind):
+    def fail_one_by_one(self, kind, run=RUN):
+        """Returns how many of the failing runs ended well."""
         environment = {"LD_PRELOAD": self.preloaded(FAILING), "PIPETRAIN_FAIL_KIND": kind, "OMP_WAIT_POLICY": "passive"}
         counted = self.folder / "count"
-        self.succeed(*RUN, environment=environment | {"PIPETRAIN_FAIL_COUNT": str(counted)})
+        self.succeed(*run, environment=environment | {"PIPETRAIN_FAIL_COUNT": str(counted)})
         good, requests = self.outcome(), int(counted.read_text())
         self.assertGreater(requests, 0)
         number = requests if FAILURES == "all" else min(requests, int(FAILURES))
-        refused = 0
+        refused = well = 0
         for i in range(number):
             nth = 1 + i * requests // number
             with self.subTest(f"{kind} {nth} of {requests}"):
-                code, _, err = self.run_program(*RUN, environment=environment | {"PIPETRAIN_FAIL_NTH": str(nth)})
+                code, _, err = self.run_program(*run, environment=environment | {"PIPETRAIN_FAIL_NTH": str(nth)})
                 self.ends_well_or_says_why(code, err)
                 if code == 0:
                     self.assertEqual(self.outcome(), good)
                 refused += code == EXIT["resource"]
+                well += code == 0
         self.assertGreater(refused, 0)
+        return well
 
     def test_a_request_for_memory_fails(self):
         self.fail_one_by_one("memory")
 
     def test_a_thread_cannot_be_started(self):
         self.fail_one_by_one("thread")
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core: nothing is copied by several threads")
+    def test_large_tensors_are_copied_by_the_threads_that_there_are(self):
+        self.succeed("new", "mlp", "--image", "8", "--width", "1536", "-o", "mlp.onnx")  # a tensor of 9 MiB
+        run = [*RUN]
+        run[run.index(MODEL)] = "mlp.onnx"
+        self.assertGreater(self.fail_one_by_one("thread", run), 0)
 
 
 if __name__ == "__main__":
