@@ -144,6 +144,7 @@ int StreamUnits::variant(int unit) {
 
 void StreamUnits::load(int number) {
   const Batch* batch = loader_.next();
+  if (!batch && aborted_) throw ChannelAborted();
   PT_CHECK(batch != nullptr, kInternal, "the data ended before the round");
   Slot& slot = this->slot(number);
   Losses& losses = losses_[number];
@@ -191,9 +192,11 @@ void StreamUnits::release(int unit) {
 }
 
 void StreamUnits::abort() {
+  aborted_ = true;
+  loader_.abort();  // whoever reads holds the mutex
   {
+    // Who has found that nothing was aborted waits by now.
     const std::lock_guard lock(mutex_);
-    aborted_ = true;
   }
   changed_.notify_all();
 }

@@ -1,6 +1,7 @@
 // Feeds the runtime: splits mini-batches into the micro-batches of a round.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -141,7 +142,7 @@ class StreamUnits final : public MicroBatchSource {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_ = false;
   int loaded_ = 0, released_ = 0;  // mini-batches
   std::map<int, Losses> losses_;   // of mini-batches that are not told yet
   int told_ = 0;                   // mini-batches

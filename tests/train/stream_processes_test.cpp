@@ -4,18 +4,24 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "data/loading/loader.h"
 #include "onnx_io/builder.h"
+#include "pipeline/transport/channel.h"
 #include "processes/process_group.h"
 #include "profile/profile.h"
 #include "support/memory_processes.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
+#include "train/batch_source.h"
 #include "train/resume.h"
+#include "train/round_saves.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -367,6 +373,41 @@ TEST_F(StreamProcesses, AFailureEndsAllWithItsSentence) {
       }
     }
   }
+}
+
+/// Samples for the network above that take a minute to read.
+class MinuteLongReads final : public Dataset {
+ public:
+  std::size_t size() const override { return 50; }
+  std::span<const Column> columns() const override { return columns_; }
+  void gather(std::span<const std::size_t>, std::size_t, Tensor) const override {
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+  }
+
+ private:
+  std::vector<Column> columns_ = {{"x", DType::kFloat32, {6}}, {"labels", DType::kInt64, {}}};
+};
+
+TEST_F(StreamProcesses, AFailureDoesNotWaitForSlowData) {
+  set_stream("pipedream", {1, 1});
+  PlannedNetwork network = plan_network(config_);
+  PipelineRun run(network);
+  const Program& program = run.program(network.round_units(0));
+  const int micro_batches = static_cast<int>(network.micro_batches());
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    Loader loader(std::make_shared<MinuteLongReads>(), Sampler(50, {.batch_size = 8}), 0, 6);
+    RoundSaves saves(run, program, micro_batches, 0, {});
+    const StreamUnits::Shape shape = {.micro_batches = micro_batches,
+                                      .in_flight = run.batches_in_flight()};
+    StreamUnits units(run, program, loader, shape, saves, {});
+    const std::jthread failing_stage([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      units.abort();
+    });
+    EXPECT_THROW(units.acquire(0), ChannelAborted);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ class Loader::Ring {
   }
 
   const Batch* next();
+  void abort();
   void read_ahead(const std::stop_token& stop);
   double waited_seconds() const { return waited_seconds_; }
   /// Waits for the workers, which have been asked to stop; false: one did not come back in time.
@@ -56,6 +57,7 @@ class Loader::Ring {
   std::uint64_t end_step_;
   double timeout_seconds_;
   double waited_seconds_ = 0;
+  bool aborted_ = false;
   int workers_;  // that have not ended
   std::vector<Slot> slots_;
   Slot* in_use_ = nullptr;
@@ -87,6 +89,8 @@ Loader::~Loader() {
 
 const Batch* Loader::next() { return ring_->next(); }
 
+void Loader::abort() { ring_->abort(); }
+
 double Loader::waited_seconds() const { return ring_->waited_seconds(); }
 
 const Batch* Loader::Ring::next() {
@@ -104,14 +108,21 @@ const Batch* Loader::Ring::next() {
     const double begin = steady_seconds();
     wait_for(lock, slot);
     waited_seconds_ += steady_seconds() - begin;
+    if (!slot.full) return nullptr;  // aborted
   }
   if (slot.failure) std::rethrow_exception(slot.failure);
   in_use_ = &slot;
   return &slot.batch;
 }
 
+void Loader::Ring::abort() {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  changed_.notify_all();
+}
+
 void Loader::Ring::wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot) {
-  const auto ready = [&] { return slot.full; };
+  const auto ready = [&] { return slot.full || aborted_; };
   if (timeout_seconds_ <= 0) return changed_.wait(lock, ready);
   if (changed_.wait_for(lock, std::chrono::duration<double>(timeout_seconds_), ready)) return;
   PT_FAIL(kDevice, "no progress for {:.0f} s; training waits for the data of step {}, {}",
@@ -124,6 +135,8 @@ void Loader::Ring::wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot
 bool Loader::Ring::ends() {
   std::unique_lock lock(mutex_);
   const auto ended = [&] { return workers_ == 0; };
+  constexpr std::chrono::milliseconds kMoment(500);
+  if (aborted_) return changed_.wait_for(lock, kMoment, ended);
   if (timeout_seconds_ <= 0) return true;  // they are waited for without end
   double since = steady_seconds();
   for (const Slot& slot : slots_) {

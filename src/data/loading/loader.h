@@ -42,9 +42,12 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next batch, valid until the following call; nullptr after the last one. Rethrows what
-  /// went wrong in a worker, with the step's number; Error (kDevice) when none comes in time.
+  /// The next batch, valid until the following call; nullptr after the last one, and where abort()
+  /// ends the wait for it. Rethrows what went wrong in a worker, with the step's number; Error
+  /// (kDevice) when none comes in time.
   const Batch* next();
+  /// next() no longer waits, and the destructor only for a moment. From any thread.
+  void abort();
   /// Time that next() has waited for data, in all.
   double waited_seconds() const;
 

@@ -170,6 +170,22 @@ TEST(Loader, SaysWhatItWaitsForAndDoesNotWaitForAThreadThatIsStuck) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(Loader, StopsWaitingForAThreadThatIsStuckWhenItIsAborted) {
+  auto data = std::make_shared<Counting>();
+  data->delay = std::chrono::seconds(60);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const double timeout : {0.0, 600.0}) {
+    Loader loader(data, in_order(4), 0, 9, /*workers=*/1, {}, timeout);
+    const std::jthread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      loader.abort();
+    });
+    EXPECT_EQ(loader.next(), nullptr);
+    EXPECT_EQ(loader.next(), nullptr);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
 TEST(Loader, IsLeftWhileAThreadIsStuckOfWhichNobodyWaits) {
   auto data = std::make_shared<Counting>();
   data->delay = std::chrono::seconds(60);
