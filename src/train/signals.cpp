@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 
@@ -24,6 +25,7 @@ std::array<struct sigaction, kNumbers.size()> former;
 std::array<bool, kNumbers.size()> watched{};
 
 extern "C" void note_signal(int number) {
+  const int error = errno;  // of the code that the signal interrupts
   if (number == SIGUSR1) {
     save_asked = true;
   } else if (number == SIGUSR2) {
@@ -34,6 +36,7 @@ extern "C" void note_signal(int number) {
   } else if (int none = 0; stop_number->compare_exchange_strong(none, number)) {
     say_that_run_will_stop();
   }
+  errno = error;
 }
 
 void watch(std::size_t index) {
