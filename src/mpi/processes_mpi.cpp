@@ -132,7 +132,7 @@ class OpenRequests {
  public:
   /// Returns the number of the request that `post` begins.
   template <class Post>
-  int add(const Post& post) {
+  Processes::Request add(const Post& post) {
     MPI_Request request = MPI_REQUEST_NULL;
     post(request);
     states_.emplace(++last_, State{open_.size(), polls_});
@@ -140,7 +140,7 @@ class OpenRequests {
     numbers_.push_back(last_);
     return last_;
   }
-  bool test(int number) {
+  bool test(Processes::Request number) {
     const auto found = states_.find(number);
     PT_CHECK(found != states_.end(), kDevice, "a message between processes has failed before");
     State& state = found->second;
@@ -155,7 +155,7 @@ class OpenRequests {
     return true;
   }
   /// Nothing where a failure of the request has been reported.
-  void cancel(int number) {
+  void cancel(Processes::Request number) {
     const auto found = states_.find(number);
     if (found == states_.end()) return;
     const std::size_t place = found->second.place;
@@ -207,13 +207,13 @@ class OpenRequests {
   }
 
   std::vector<MPI_Request> open_;
-  std::vector<int> numbers_;  // of the open ones
-  std::unordered_map<int, State> states_;
+  std::vector<Processes::Request> numbers_;  // of the open ones
+  std::unordered_map<Processes::Request, State> states_;
   std::vector<int> places_;
   std::vector<MPI_Status> statuses_;
   std::uint64_t polls_ = 0;
   double polled_ = 0;
-  int last_ = 0;
+  Processes::Request last_ = 0;
 };
 
 /// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.

@@ -16,7 +16,7 @@ namespace pipetrain {
 /// number of bytes, at most kMostBytes.
 class Processes {
  public:
-  using Request = int;
+  using Request = std::int64_t;  // too many for an int in a long run
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
   /// Over a network, messages of at most this size are sent without waiting for the receiver.
   static constexpr std::size_t kEagerBytes = std::size_t{256} << 10;

@@ -25,7 +25,7 @@ class MemoryWorld::One final : public Processes {
 
   Request post_send(const void* from, std::size_t bytes, int peer, int tag) override {
     const std::lock_guard lock(world_.mutex_);
-    const int number = ++world_.last_;
+    const Request number = ++world_.last_;
     Pending pending{rank_, number, from, nullptr, bytes};
     if (world_.muted_[at(rank_)]) return number;
     if (bytes <= 64 && world_.random_() % 2 == 0) {
@@ -40,7 +40,7 @@ class MemoryWorld::One final : public Processes {
   }
   Request post_receive(void* to, std::size_t bytes, int peer, int tag) override {
     const std::lock_guard lock(world_.mutex_);
-    const int number = ++world_.last_;
+    const Request number = ++world_.last_;
     const Key key{peer, rank_, tag};
     world_.wanted_[key].push_back({rank_, number, nullptr, to, bytes});
     world_.deliver(key);

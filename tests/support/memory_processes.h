@@ -48,7 +48,8 @@ class MemoryWorld {
  private:
   class One;
   struct Pending {
-    int rank = 0, number = 0;  // whose request
+    int rank = 0;  // whose request
+    Processes::Request number = 0;
     const void* from = nullptr;
     void* to = nullptr;
     std::size_t bytes = 0;
@@ -56,6 +57,8 @@ class MemoryWorld {
     std::string copy;
   };
   using Key = std::tuple<int, int, int>;  // from, to, tag
+  /// A long run has more requests than an int can number.
+  static constexpr Processes::Request kFirst{std::int64_t{1} << 31};
 
   void deliver(const Key& key);
 
@@ -63,13 +66,14 @@ class MemoryWorld {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<One>> processes_;
   std::map<Key, std::deque<Pending>> sent_, wanted_;
-  std::vector<std::map<int, int>>
-      done_;  // [rank]: requests that are done, and calls until it is said
+  /// [rank]: requests that are done, and calls until it is said.
+  std::vector<std::map<Processes::Request, int>> done_;
   std::vector<bool> muted_;
   std::vector<std::string> hosts_;   // [rank]; empty: one for all
   std::vector<char> shares_memory_;  // [rank]
   std::atomic<Reads> reads_{Reads::kRight};
-  int last_ = 0, aborts_ = 0;
+  Processes::Request last_ = kFirst;
+  int aborts_ = 0;
   std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0, bytes_ = 0, most_bytes_ = 0;
 };
