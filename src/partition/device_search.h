@@ -354,7 +354,7 @@ bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency, in
   const double bytes = bounds_.parameter_bytes(first, last);
   double seconds = bounds_.least_seconds(latency, bytes, replicas);
   if (seconds <= limits_.seconds && limited()) {
-    const ScheduleLoad load = pricing_.rule().load(replicas, after, first == 0 && last == count_);
+    const ScheduleLoad load = pricing_.rule().load(replicas, after);
     const double memory =
         bytes * (1 + load.weight_versions + pricing_.optimizer_bytes_per_byte(replicas)) +
         bounds_.saved_bytes(first, last) * load.in_flight;
@@ -416,7 +416,6 @@ void DeviceSearch<Ranges>::try_stage(const Stage& stage, int link) {
   }
   const double cuts = bounds_.cut_seconds(link, stage.first) +
                       (stage.last == count_ ? 0 : bounds_.cut_seconds(rest.link, stage.last));
-  const bool whole = stage.first == 0 && stage.last == count_;
   int kept = 0;
   for (const bool recompute : {false, true}) {
     if (mode == (recompute ? Recompute::kNone : Recompute::kAll)) continue;
@@ -424,7 +423,7 @@ void DeviceSearch<Ranges>::try_stage(const Stage& stage, int link) {
     int least = 1;
     if (limited()) {
       least = pricing_.fewest_replicas_for_memory(stage.range, ranges_.input_bytes(stage.first),
-                                                  recompute, rest.used, whole, limits_.memory);
+                                                  recompute, rest.used, limits_.memory);
       if (least == 0) continue;
     }
     const int replicas =
@@ -469,11 +468,10 @@ void DeviceSearch<Ranges>::place(const Stage& stage, int link, double latency, b
     const double total = label.second + (compute(0) - compute(stage.first));
     if (total > limits_.total_latency) return;
   } else if (second_ != SecondAim::kNothing) {
-    const bool whole = stage.first == 0 && stage.last == count_;
     const std::size_t memory =
         pricing_
             .memory(stage.range, ranges_.input_bytes(stage.first),
-                    pricing_.rule().load(replicas, rest.used, whole), recompute, replicas)
+                    pricing_.rule().load(replicas, rest.used), recompute, replicas)
             .total();
     if (memory > limits_.peak) return;
     label.second = second_ == SecondAim::kPeakMemory
@@ -487,7 +485,6 @@ void DeviceSearch<Ranges>::place(const Stage& stage, int link, double latency, b
 template <class Ranges>
 void DeviceSearch<Ranges>::place_on_unequal(const Stage& stage, int link, bool recompute) {
   const Label& rest = *stage.rest;
-  const bool whole = stage.first == 0 && stage.last == count_;
   const double cuts = bounds_.cut_seconds(link, stage.first) +
                       (stage.last == count_ ? 0 : bounds_.cut_seconds(rest.link, stage.last));
   const double compute = pricing_.compute_seconds(stage.range, recompute);
@@ -511,7 +508,7 @@ void DeviceSearch<Ranges>::place_on_unequal(const Stage& stage, int link, bool r
       if (seconds > limits_.seconds) continue;
       if (pricing_
               .memory(stage.range, ranges_.input_bytes(stage.first),
-                      pricing_.rule().load(replicas, rest.used, whole), recompute, replicas)
+                      pricing_.rule().load(replicas, rest.used), recompute, replicas)
               .total() > limits_.memory) {
         continue;
       }

@@ -21,7 +21,7 @@ std::vector<StagePlan> smallest_stages(const StageCostModel& model, int stages, 
     const int first = at == 0 ? 0 : cuts[static_cast<std::size_t>(at - 1)];
     const int last = at + 1 == stages ? model.count() : cuts[static_cast<std::size_t>(at)];
     // Memory does not depend on links, which may not be known for so many stages.
-    const StagePlace place{{0, 1}, stages - at - 1, stages == 1, 0, 0};
+    const StagePlace place{{0, 1}, stages - at - 1, 0, 0};
     StagePlan stage = model.stage(first, last, place, false);
     if (recompute) {
       const StagePlan again = model.stage(first, last, place, true);

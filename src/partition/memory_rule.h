@@ -17,7 +17,7 @@ struct ScheduleLoad {
 enum class WeightCopies : unsigned char {
   kOne,            // all stages wait for the last micro-batch of a mini-batch, then update
   kPerMicroBatch,  // one for each micro-batch in flight; updates follow each micro-batch
-  kTwo,            // the latest and the one before; a stage alone needs one
+  kTwo,            // the latest and the one before, also of a stage alone
 };
 
 /// The closed form of a schedule that runs a chain of stages: a stage holds `times` * length +

@@ -85,7 +85,6 @@ StagePlace place_of(const StageCostModel& model, std::span<const StageDecision> 
   for (std::size_t later = index + 1; later < stages.size(); ++later) {
     out.after += stages[later].devices.count;
   }
-  out.whole = stages.size() == 1;
   // Every replica sends to every one of the neighbour's: the farthest two are what counts.
   if (index > 0) {
     const DeviceRange& before = stages[index - 1].devices;

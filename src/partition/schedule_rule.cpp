@@ -29,7 +29,7 @@ ScheduleRule::ScheduleRule(const MemoryRule& rule, int micro_batches, int device
 
 ScheduleRule::ScheduleRule(std::vector<ScheduleLoad> loads) : loads_(std::move(loads)) {}
 
-ScheduleLoad ScheduleRule::load(int replicas, int after, bool whole) const {
+ScheduleLoad ScheduleRule::load(int replicas, int after) const {
   if (!loads_.empty()) {
     const auto stage =
         loads_.size() - 1 - std::min(loads_.size() - 1, static_cast<std::size_t>(after));
@@ -46,14 +46,14 @@ ScheduleLoad ScheduleRule::load(int replicas, int after, bool whole) const {
     case WeightCopies::kPerMicroBatch:
       return {in_flight, in_flight};
     case WeightCopies::kTwo:
-      return {in_flight, whole ? 1 : 2};
+      return {in_flight, 2};
   }
   return {std::min(in_flight, share), 1};
 }
 
 int ScheduleRule::fewest_replicas(int in_flight, int after) const {
   if (in_flight < 1) return 0;
-  if (!loads_.empty()) return load(1, after, false).in_flight <= in_flight ? 1 : 0;
+  if (!loads_.empty()) return load(1, after).in_flight <= in_flight ? 1 : 0;
   int out = kEveryNumber;
   // The longest pipeline whose micro-batches are no more; a length is at least 1.
   const int longest = in_flight >= rule_.more ? (in_flight - rule_.more) / rule_.times : 0;
@@ -64,7 +64,7 @@ int ScheduleRule::fewest_replicas(int in_flight, int after) const {
 }
 
 ScheduleLoad schedule_load(const MemoryRule& rule, int stage, int stages, int micro_batches) {
-  return ScheduleRule(rule, micro_batches, stages).load(1, stages - stage - 1, stages == 1);
+  return ScheduleRule(rule, micro_batches, stages).load(1, stages - stage - 1);
 }
 
 }  // namespace pipetrain

@@ -20,8 +20,8 @@ class ScheduleRule {
   /// Updates once per pass over the replicas instead of once per mini-batch.
   bool updates_each_round() const { return rule_.copies == WeightCopies::kPerMicroBatch; }
 
-  /// `after`: the devices of all later stages. `whole`: there is no other stage.
-  ScheduleLoad load(int replicas, int after, bool whole) const;
+  /// `after`: the devices of all later stages.
+  ScheduleLoad load(int replicas, int after) const;
   /// The fewest replicas of which each holds at most `in_flight` micro-batches; 0 when no number of
   /// them does.
   int fewest_replicas(int in_flight, int after) const;

@@ -124,7 +124,6 @@ StagePlace StageCostModel::single_place(int stage, int stages) const {
   StagePlace out;
   out.devices = {stage, 1};
   out.after = stages - stage - 1;
-  out.whole = stages == 1;
   if (stage > 0) out.level_before = pricing_.level_between(stage - 1, stage);
   if (out.after > 0) out.level_after = pricing_.level_between(stage, stage + 1);
   return out;

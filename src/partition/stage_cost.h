@@ -103,7 +103,7 @@ class StagePricing {
   }
   /// The fewest replicas with which the stage fits into `limit` bytes; 0: it never does.
   int fewest_replicas_for_memory(const RangeCost& range, std::size_t input_bytes, bool recompute,
-                                 int after, bool whole, std::size_t limit) const;
+                                 int after, std::size_t limit) const;
 
  private:
   const PlanRequest& request_;
@@ -160,7 +160,6 @@ class ChainRanges {
 struct StagePlace {
   DeviceRange devices;
   int after = 0;                          // devices of all later stages
-  bool whole = false;                     // there is no other stage
   int level_before = 0, level_after = 0;  // of the links over which its two cuts go
 };
 
@@ -185,7 +184,7 @@ class StageCostModel {
   double seconds(const RangeCost& range, int first, int last, const StagePlace& place,
                  bool recompute) const;
   ScheduleLoad load(const StagePlace& place) const {
-    return pricing_.rule().load(place.devices.count, place.after, place.whole);
+    return pricing_.rule().load(place.devices.count, place.after);
   }
   MemoryNeed memory(const RangeCost& range, int first, const StagePlace& place,
                     bool recompute) const {

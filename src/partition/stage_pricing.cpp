@@ -216,16 +216,15 @@ MemoryNeed StagePricing::memory(const RangeCost& range, std::size_t input_bytes,
 }
 
 int StagePricing::fewest_replicas_for_memory(const RangeCost& range, std::size_t input_bytes,
-                                             bool recompute, int after, bool whole,
-                                             std::size_t limit) const {
-  const ScheduleLoad one = rule_.load(1, after, whole);
+                                             bool recompute, int after, std::size_t limit) const {
+  const ScheduleLoad one = rule_.load(1, after);
   if (memory(range, input_bytes, one, recompute, 1).total() <= limit) return 1;
   if (!request_.replication) return 0;
   if (request_.shared_bytes_per_parameter_byte > 0) {
     int too_few = 1, enough = devices_ + 1;  // more replicas never need more memory each
     while (enough - too_few > 1) {
       const int r = (too_few + enough) / 2;
-      const ScheduleLoad load = rule_.load(r, after, whole);
+      const ScheduleLoad load = rule_.load(r, after);
       const bool fits = memory(range, input_bytes, load, recompute, r).total() <= limit;
       (fits ? enough : too_few) = r;
     }

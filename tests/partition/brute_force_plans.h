@@ -163,7 +163,7 @@ class Enumeration {
     if (request_.schedule.name == "pipedream") in_flight = versions = depth;
     if (request_.schedule.name == "pipedream-2bw") {
       in_flight = depth;
-      versions = stages_.size() == 1 ? 1 : 2;
+      versions = 2;
     }
     // In whole bytes; each of r replicas has 1/r of what they share.
     const double state =

@@ -391,6 +391,7 @@ TEST(ScheduleLoad, FollowsTheClosedForms) {
   EXPECT_EQ(load("pipedream", 0, 4, 1), std::pair(4, 4));
   EXPECT_EQ(load("pipedream", 3, 4, 1), std::pair(1, 1));
   EXPECT_EQ(load("pipedream-2bw", 1, 4, 8), std::pair(3, 2));
+  EXPECT_EQ(load("pipedream-2bw", 0, 1, 8), std::pair(1, 2));
   EXPECT_EQ(load("zb-h1", 3, 4, 8), std::pair(4, 1));
   EXPECT_EQ(load("zb-h2", 3, 4, 8), std::pair(7, 1));
 }

@@ -326,11 +326,8 @@ TEST(Generate, MemoryRulesOfRowsAreWhatProgramsHold) {
         for (int s = 0; s < p; ++s) {
           const ScheduleLoad load = schedule_load(*schedule.memory, s, p, m);
           const auto stage = static_cast<std::size_t>(s);
-          // A stage alone is planned without the second copy, which its program has.
-          if (p > 1 || schedule.memory->copies != WeightCopies::kTwo) {
-            EXPECT_EQ(load.weight_versions, program.versions_per_stage[stage])
-                << schedule.name << " p=" << p << " m=" << m << " stage " << s;
-          }
+          EXPECT_EQ(load.weight_versions, program.versions_per_stage[stage])
+              << schedule.name << " p=" << p << " m=" << m << " stage " << s;
           if (schedule.balances_warm_up) {
             EXPECT_GE(load.in_flight, program.slots_per_stage[stage]);
             continue;
