@@ -59,13 +59,16 @@ std::optional<double> idle_of_h1(const EqualRound& round) {
 }
 
 /// (p-1)(f+i-w) - (K-p)w for p <= K <= 2p-1. With a barrier at the end the memory beyond K = p
-/// saves less than it does in the period.
+/// saves less than it does in the period. Between p and 2p-1 this is only a lower bound where
+/// w < i < 2w, and beyond 2p-1 where i > 2w.
 std::optional<double> idle_of_family(const EqualRound& round) {
   const auto& [f, i, w] = round.seconds;
   const double p = round.devices;
   const double k = round.most_held;
   if (!has_short_weight_gradients(round.seconds) || k < p || round.micro_batches < k)
     return std::nullopt;
+  if (k > p && k < 2 * p - 1 && i > 1.001 * w && i < 1.999 * w) return std::nullopt;
+  if (k > 2 * p - 1 && i > 2.001 * w) return std::nullopt;
   return std::max((p - 1) * (f + i - w) - (k - p) * w, (p - 1) * f);
 }
 

@@ -57,6 +57,30 @@ TEST(ClosedForms, OfEveryRowEqualTheSimulation) {
   EXPECT_GE(forms, 15);
 }
 
+// Devices hold p to 3p micro-batches. The form is too low between p and 2p-1 where w < i < 2w, and
+// above 2p-1 where i > 2w.
+TEST(ClosedForms, OfZeroBubblesAreGivenWhereTheyEqualTheSimulation) {
+  for (int p = 2; p <= 5; ++p) {
+    for (int held = p; held <= 3 * p; ++held) {
+      for (const auto& [f, i, w] : {MicroBatchSeconds{1, 1, 1}, {2, 3, 2}, {2, 4, 2}, {3, 7, 2}}) {
+        ScheduleOptions options = options_for("zb", p, 3 * p);
+        options.memory_units = held;
+        const Program program = generate(options);
+        const Simulation simulation =
+            simulate(program, uniform_costs(program, {f, i + w, i, w, f, 0}));
+        const auto theory =
+            theoretical_bubble(program, mean_micro_batch_seconds(program, simulation.events));
+        const bool too_low =
+            held < 2 * p - 1 ? held > p && w < i && i < 2 * w : held > 2 * p - 1 && i > 2 * w;
+        ASSERT_EQ(theory.has_value(), !too_low) << p << " " << held << " " << i;
+        if (theory) {
+          EXPECT_NEAR(*theory, simulation.bubble, 1e-9) << p << " " << held << " " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(ClosedForms, TheirNumbersAreThoseOfThePapers) {
   // 1F1B: (p-1)/(m+p-1); makespan of ZB-H1 with unit costs 3m + p - 1.
   EXPECT_DOUBLE_EQ(*theoretical_bubble(generate(options_for("1f1b", 4, 8)), {1, 1, 1}), 3.0 / 11);
