@@ -56,7 +56,8 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
      {.width = 128, .depth = 4, .heads = 4, .vocab = 256, .context = 64},
      build_gpt_nano},
     {"gpt",
-     "a decoder of any size, GPT-2's by default; for planning, no weights are needed",
+     "a decoder of any size, by default GPT-2's without tied weights (163 M parameters); for "
+     "planning, no weights are needed",
      ZooData::kText,
      {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
      build_gpt},

@@ -131,6 +131,9 @@ class Documents(Case):
         self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("gpipe", 4), ("1f1b", 4), ("pipedream", 1)])
         document = self.document("simulate", MODEL, "--gpus", "2", "--schedules", "pipedream-2bw", "--micro-batches", "4")
         self.assertEqual([row["micro_batches"] for row in document["rows"]], [4])
+        # One sample is one micro-batch.
+        document = self.document("simulate", MODEL, "--gpus", "2", "-b", "1")
+        self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("gpipe", 1), ("1f1b", 1), ("pipedream", 1)])
         # Bubbles are those of the steady state.
         for more in ([], ["--replicas", "2,1"]):
             for row in self.document("simulate", MODEL, "--gpus", str(2 + len(more) // 2), *more, "--schedules", "pipedream,pipedream-2bw")["rows"]:
@@ -171,6 +174,16 @@ class Documents(Case):
         document = self.document("eval", MODEL, "--data", DATA)
         self.assertEqual(document["samples"], 1797)
         self.assertTrue(0 <= document["accuracy"] <= 1)
+
+    def test_names_that_are_not_utf8_are_replaced(self):
+        odd, shown = os.fsdecode(b"caf\xe9.schedule"), "caf\ufffd.schedule"
+        self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "2", "-o", odd)
+        run = ["--model", MODEL, "--device", "cpu", "--schedule", odd, "--batch-size", "8"]
+        self.assertEqual([row["schedule"] for row in self.document("simulate", *run)["rows"]], [shown])
+        self.assertEqual(self.document("verify", *run)["schedule"], shown)
+        self.assertIn("bit-identical", self.succeed("verify", *run)[0])
+        out, _ = self.succeed("doctor", "--json", environment={"PIPETRAIN_CACHE_DIR": os.fsdecode(b"/nowhere/\xff")})
+        self.assertEqual(parse(out)["cache"], "/nowhere/\ufffd")
 
     def test_doctor(self):
         self.assertGreaterEqual(self.document("doctor")["cores"], 1)

@@ -9,6 +9,7 @@
 #include "cli/commands/trace_command.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
+#include "pipeline/schedule/schedule_file.h"
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/view/trace.h"
 #include "support/temporary_directory.h"
@@ -179,11 +180,31 @@ TEST(ScheduleCommand, ExportsAndReadsBack) {
   EXPECT_EQ(get_file(options.svg).rfind("<svg ", 0), 0U);
 }
 
+TEST(ScheduleCommand, DrawsTransfersThatTakeTime) {
+  const TemporaryDirectory directory;
+  ScheduleCommandOptions options = options_for({"show", "1f1b"});
+  options.stages = 2;
+  options.costs = (directory / "costs.json").string();
+  options.svg = (directory / "a.svg").string();
+  for (const int bytes : {0, 1}) {
+    const std::string edge = R"({"from": 0, "to": 1, "bytes": )" + std::to_string(bytes) + "}";
+    put_file(options.costs, R"({"schema": "pipetrain.costs/1",
+                                "stages": [{"forward": 1, "backward": 2}],
+                                "link": {"bytes_per_second": 1}, "edges": [)" +
+                                edge + "]}");
+    output_of(options);
+    EXPECT_EQ(get_file(options.svg).find(">send</text>") != std::string::npos, bytes > 0) << bytes;
+  }
+}
+
 TEST(ScheduleCommand, ANameIsNotShadowedByAFile) {
   const TemporaryDirectory directory;
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(directory.path());
   put_file("1f1b", "no schedule");
+  put_file("auto", "no schedule");
+  EXPECT_FALSE(names_schedule_file("auto"));
+  EXPECT_TRUE(names_schedule_file("./auto"));
   put_file("mine", output_of(options_for({"export", "zb-h1"})));
   EXPECT_NE(output_of(options_for({"show", "1f1b"})).find("makespan 33"), std::string::npos);
   EXPECT_NE(output_of(options_for({"show", "mine"})).find("makespan 27"), std::string::npos);

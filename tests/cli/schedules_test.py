@@ -277,6 +277,16 @@ class Plans(Case):
         self.refused("model", "--model", "hollow.onnx", *CPU, "--max-steps", "1")
 
 
+class Show(Case):
+    def test_replicas_add_up_to_the_devices(self):
+        show = ["schedule", "show", "1f1b", "--replicas"]
+        for more in ([], ["--gpus", "3"]):
+            shown = parse(self.succeed(*show, "2,1", *more, "--json")[0])
+            self.assertEqual((shown["stages"], shown["devices"]), (2, 3))
+        self.refused("usage", *show, "2,1", "--gpus", "2", says="--replicas needs 3 devices, but --gpus is 2")
+        self.refused("usage", *show, "auto", "--gpus", "3", says="--replicas auto needs a model")
+
+
 class Validation(Case):
     def test_asynchronous_schedules_validate_where_they_drain(self):
         """At the ends of epochs, here of seven steps."""

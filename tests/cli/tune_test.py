@@ -1,5 +1,6 @@
 """pipetrain tune: candidates are measured within the budget, and the best of them is a configuration that train takes."""
 
+import os
 import re
 import signal
 import time
@@ -84,9 +85,21 @@ class Tune(Case):
         out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "8s", "--schedule", "pipedream", "--json", "-o", "fast.toml")
         self.assertEqual({(c["schedule"], c["micro_batches"]) for c in parse(out)["candidates"]}, {("pipedream", 1)})
 
+    def test_a_run_on_one_device_keeps_its_schedule(self):
+        for schedule, more in (("pipedream-2bw", ["--micro-batches", "4"]), ("pipedream", [])):
+            self.succeed(*SMALL, "--gpus", "1", "--budget", "1s", "--schedule", schedule, *more, "--overwrite", "-o", "fast.toml")
+            text = (self.folder / "fast.toml").read_text()
+            self.assertRegex(text, rf'(?m)^schedule = "{schedule}"$')
+            self.assertEqual("micro-batches = 4\n" in text, bool(more), text)
+            self.succeed("--config", "fast.toml", "--dry-run")
+
     def test_a_schedule_of_a_file_stays(self):
-        self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "2", "-o", "two.schedule")
-        self.succeed(*SMALL, "--gpus", "2", "--budget", "1s", "--schedule", "two.schedule", "--micro-batches", "2", "--drop-last", "-o", "fast.toml")
+        two = os.fsdecode(b"two\xe9.schedule")  # not UTF-8
+        self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "2", "-o", two)
+        out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "1s", "--schedule", two, "--micro-batches", "2", "--drop-last", "--json", "-o",
+                              "fast.toml")
+        self.assertEqual(parse(out)["candidates"][0]["schedule"], "two\ufffd.schedule")
+        self.assertTrue((self.folder / "fast.toml").exists())
 
     def test_it_decides_on_cuts_itself(self):
         self.refused("usage", *SMALL, "--replicas", "2,1", says="--replicas")

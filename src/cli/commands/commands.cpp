@@ -310,6 +310,15 @@ void take_devices(Options& options, const std::string& command, bool on_gpus,
   if (names_schedule_file(pipeline.schedule)) options.gpus = RunSchedule(pipeline).devices();
 }
 
+/// The devices of --replicas; 0 without. Error (kUsage) if --gpus is another number.
+int devices_of_replicas(const Options& options) {
+  int devices = 0;
+  for (const int count : options.run.pipeline.replicas) devices += count;
+  PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
+           "--replicas needs {} devices, but --gpus is {}", devices, options.gpus);
+  return devices;
+}
+
 }  // namespace
 
 int devices_of_files(Options options) {
@@ -375,10 +384,7 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   PT_CHECK(
       options.run.optimization.loss_scale == 0 || options.run.model.precision == DType::kFloat16,
       kUsage, "--loss-scale applies to --precision fp16 only");
-  int devices = 0;
-  for (const int count : pipeline.replicas) devices += count;
-  PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
-           "--replicas needs {} devices, but --gpus is {}", devices, options.gpus);
+  const int devices = devices_of_replicas(options);
   pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
 }
@@ -457,9 +463,14 @@ int show_schedule_command(Options& options) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   if (pipeline.micro_batches > 0)
     schedule.micro_batches = static_cast<int>(std::min(kMost, pipeline.micro_batches));
+  PT_CHECK(!pipeline.plan_replicas, kUsage,
+           "--replicas auto needs a model to plan; give one number of devices for each stage, such "
+           "as 2,1,1");
   schedule.replicas = fmt::format("{}", fmt::join(pipeline.replicas, ","));
-  if (options.gpus == 0 && !pipeline.replicas.empty())
+  if (!pipeline.replicas.empty()) {
+    devices_of_replicas(options);  // as many as --gpus
     schedule.stages = static_cast<int>(pipeline.replicas.size());
+  }
   schedule.chunks = pipeline.chunks;
   schedule.memory_units = pipeline.memory_units;
   schedule.times = options.times;

@@ -7,6 +7,7 @@
 
 #include "base/cache_directory.h"
 #include "base/cores.h"
+#include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "base/vectors.h"
@@ -160,8 +161,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
   // Also if the plugin is unusable; after loading it, so that these are the libraries it uses.
   if (has_cuda_plugin()) gpus.libraries = nvidia_libraries();
   if (options.json) {
-    Json json = {{"schema", "pipetrain.doctor/1"},
-                 {"version", PIPETRAIN_VERSION},
+    Json json = {{"version", PIPETRAIN_VERSION},
                  {"build", std::string(build_id())},
                  {"cores", cores},
                  {"memory_bytes", memory},
@@ -176,7 +176,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
                  {"cuda_libraries", libraries_json(gpus.libraries)},
                  {"cache", cache}};
     if (processes) json["mpi"] = processes_json(hosts, links, *processes);
-    print(json.dump(2) + "\n");
+    print(document_text("pipetrain.doctor/1", json));
     return 0;
   }
   std::string text = fmt::format(

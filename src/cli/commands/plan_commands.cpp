@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -351,9 +352,9 @@ class SimulatedRows {
     const JitterResult spread =
         simulate_jitter(network.predicted_program(), network.predicted_costs(), jitter_);
     const double scale = step / network.prediction().makespan;
-    table_ += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n", schedule,
-                          network.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
-                          spread.p95 * scale * 1e3, bubble * 100, memory,
+    table_ += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
+                          printable(schedule), network.micro_batches(), step * 1e3,
+                          spread.p50 * scale * 1e3, spread.p95 * scale * 1e3, bubble * 100, memory,
                           network.asynchronous() ? "stashed versions" : "current");
     rows_.push_back({{"schedule", schedule},
                      {"micro_batches", network.micro_batches()},
@@ -401,13 +402,18 @@ int simulate_command(Options& options) {
   SimulatedRows rows(options.jitter, options.run.optimization.seed);
   LeftOut left_out;
   int devices = options.run.pipeline.devices;
+  const std::int64_t batch = options.run.optimization.batch_size;
   for (const std::string& schedule : schedules_to_simulate(options)) {
     const PipelineConfig& pipeline = options.run.pipeline;
     std::vector<std::int64_t> counts = {pipeline.micro_batches};
     const ScheduleDescription* description = find_schedule(schedule);
     const bool drains = description && !is_asynchronous(description->rule);
     const bool whole = description && sends_whole_mini_batches(description->rule);
-    if (counts[0] == 0 && pipeline.micro_batch_size == 0 && drains) counts = {2, 4, 8, 16};
+    if (counts[0] == 0 && pipeline.micro_batch_size == 0 && drains) {
+      counts = {2, 4, 8, 16};
+      std::erase_if(counts, [&](auto count) { return count > batch; });
+      if (counts.empty()) counts = {1};
+    }
     for (const std::int64_t count : counts) {
       RunConfig config = options.run;
       config.pipeline.schedule = schedule;
@@ -417,10 +423,8 @@ int simulate_command(Options& options) {
       if (const int needed = devices_with_cuts(config.pipeline, options.gpus); needed > 0)
         config.pipeline.devices = needed;
       devices = config.pipeline.devices;
-      PT_CHECK(count <= config.optimization.batch_size || counts.size() > 1, kUsage,
-               "--micro-batches {} are more than the {} samples of --batch-size", count,
-               config.optimization.batch_size);
-      if (count > config.optimization.batch_size) continue;
+      PT_CHECK(count <= batch, kUsage,
+               "--micro-batches {} are more than the {} samples of --batch-size", count, batch);
       try {
         rows.add(schedule, plan_network(config));
       } catch (const Error& error) {
@@ -431,9 +435,9 @@ int simulate_command(Options& options) {
     }
   }
   left_out.report(rows.empty());
-  const Json document = {
-      {"schema", "pipetrain.simulation/1"}, {"stages", devices}, {"rows", rows.json()}};
-  print(options.json ? document.dump(2) + "\n" : rows.table());
+  print(options.json
+            ? document_text("pipetrain.simulation/1", {{"stages", devices}, {"rows", rows.json()}})
+            : rows.table());
   return 0;
 }
 

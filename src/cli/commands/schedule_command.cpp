@@ -19,6 +19,7 @@
 #include "pipeline/program/annotate.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/compute_csv.h"
+#include "pipeline/program/palette.h"
 #include "pipeline/program/text.h"
 #include "pipeline/schedule/closed_forms.h"
 #include "pipeline/schedule/generate.h"
@@ -264,6 +265,16 @@ void check_csv(const ScheduleCommandOptions& options, const Program& program) {
            printable(program.schedule));
 }
 
+/// Whether a transfer or a sum of gradients takes time.
+bool has_communication(const Program& program, const Events& events) {
+  for (std::size_t d = 0; d < events.size(); ++d) {
+    for (std::size_t n = 0; n < events[d].size(); ++n) {
+      if (!is_work(program.device[d][n].kind) && events[d][n].end > events[d][n].start) return true;
+    }
+  }
+  return false;
+}
+
 void show(const ScheduleCommandOptions& options, const Program& given) {
   CommandTimes times = read_times(options);
   Program program = given;  // a file of costs may give its edges bytes
@@ -284,7 +295,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
     Gantt gantt;
     gantt.panels.push_back({"", &program, &simulation.events});
     gantt.unitless = times.unitless;
-    gantt.communication = times.latency > 0;
+    gantt.communication = times.latency > 0 || has_communication(program, simulation.events);
     write_or_print(options.svg, gantt_svg(gantt));
   }
   // A document on standard output is printed alone.

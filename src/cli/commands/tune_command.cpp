@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cores.h"
+#include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -48,7 +49,7 @@ std::string precision_text(const TuneCandidate& candidate) {
 }
 
 std::string schedule_text(const TuneCandidate& candidate) {
-  return candidate.devices > 1 ? candidate.config.pipeline.schedule : "one stage";
+  return candidate.devices > 1 ? printable(candidate.config.pipeline.schedule) : "one stage";
 }
 
 int replicas_of(const TuneCandidate& candidate) {
@@ -104,7 +105,7 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
       {"--device", pipeline.gpu_ids.empty()
                        ? (pipeline.backend == Backend::kReference ? "reference" : "cpu")
                        : "cuda"},
-      {"--schedule", candidate.devices > 1 ? pipeline.schedule : "1f1b"},
+      {"--schedule", pipeline.schedule},
       {"--threads", fmt::format("{}", candidate.threads)},
       {"--recompute", std::string(name_of(pipeline.recompute))}};
   if (!whole) chosen.emplace_back("--micro-batches", fmt::format("{}", candidate.micro_batches));
@@ -123,11 +124,13 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
   });
   // What a value that was given held besides, which the chosen one does not.
   const PipelineConfig usual;
-  if (pipeline.chunks != usual.chunks && candidate.devices > 1)
+  const ScheduleDescription* schedule = find_schedule(pipeline.schedule);
+  if (pipeline.chunks != usual.chunks && schedule && schedule->placement == Placement::kLoop)
     out.settings.emplace_back("--schedule", fmt::format(":virtual-stages={}", pipeline.chunks));
-  if (pipeline.memory_units != usual.memory_units && candidate.devices > 1)
+  if (pipeline.memory_units != usual.memory_units && schedule && schedule->takes_memory)
     out.settings.emplace_back("--schedule", fmt::format(":memory-units={}", pipeline.memory_units));
-  if (pipeline.warm_up_tolerance != usual.warm_up_tolerance)
+  if (pipeline.warm_up_tolerance != usual.warm_up_tolerance && schedule &&
+      schedule->balances_warm_up)
     out.settings.emplace_back("--schedule",
                               fmt::format(":warm-up-tolerance={}", pipeline.warm_up_tolerance));
   if (pipeline.pin != usual.pin)
@@ -160,13 +163,10 @@ std::string document(const TuneResult& result) {
     if (!candidate.failure.empty()) row["failure"] = candidate.failure;
     rows.push_back(row);
   }
-  return Json{{"schema", "pipetrain.tune/1"},
-              {"best", result.best},
-              {"considered", result.considered},
-              {"seconds", result.seconds},
-              {"candidates", rows}}
-             .dump(2) +
-         "\n";
+  return document_text("pipetrain.tune/1", {{"best", result.best},
+                                            {"considered", result.considered},
+                                            {"seconds", result.seconds},
+                                            {"candidates", rows}});
 }
 
 /// Where the configuration is written. Error (kUsage) where it must not be.
@@ -278,13 +278,13 @@ int tune_in(Options& options, ProcessGroup* processes) {
   const TuneResult result = tune(options.run, scope, lines, processes);
   model.give_back_path();
   log_result(result);
-  if (options.json) print(document(result));
   if (result.candidates.front().measured > 0 || !result.interrupted) {
     write_or_print(output, configuration(options, result));
     if (output != "-")
       log_info("tune", "saved    {} · train: {}pipetrain --config {}", printable(output),
                processes ? fmt::format("mpirun -n {} ", processes->size()) : "", printable(output));
   }
+  if (options.json) print(document(result));
   // The signal may have reached another process.
   return result.interrupted ? 128 + (signals.stop() != 0 ? signals.stop() : SIGTERM) : 0;
 }

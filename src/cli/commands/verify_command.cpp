@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
@@ -74,24 +75,19 @@ int verify_command(Options& options) {
   const std::string verdict = fmt::format(
       "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
       "statistics after {} step{}{}",
-      result.equal() ? "bit-identical" : "DIFFERENT", options.run.pipeline.schedule,
+      result.equal() ? "bit-identical" : "DIFFERENT", printable(options.run.pipeline.schedule),
       network.devices(), network.devices() == 1 ? "" : "s", result.reference, result.losses,
       result.gradients, result.parameters, result.steps, result.steps == 1 ? "" : "s",
       result.skipped ? ", which updated nothing: some gradients are not finite" : "");
   if (options.json) {
-    const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
-                                         {"equal", result.equal()},
-                                         {"schedule", options.run.pipeline.schedule},
-                                         {"devices", network.devices()},
-                                         {"stages", network.stages()},
-                                         {"reference", result.reference},
-                                         {"steps", result.steps},
-                                         {"losses", result.losses},
-                                         {"gradients", result.gradients},
-                                         {"parameters", result.parameters},
-                                         {"skipped", result.skipped},
-                                         {"different", result.different}};
-    print(json.dump(2) + "\n");
+    const nlohmann::ordered_json json = {
+        {"equal", result.equal()},         {"schedule", options.run.pipeline.schedule},
+        {"devices", network.devices()},    {"stages", network.stages()},
+        {"reference", result.reference},   {"steps", result.steps},
+        {"losses", result.losses},         {"gradients", result.gradients},
+        {"parameters", result.parameters}, {"skipped", result.skipped},
+        {"different", result.different}};
+    print(document_text("pipetrain.verification/1", json));
   } else {
     print(verdict + "\n");
     for (const std::string& name : result.different) print("  " + name + "\n");

@@ -19,6 +19,7 @@ constexpr std::size_t kMostFileBytes = std::size_t{1} << 28;
 }  // namespace
 
 bool names_schedule_file(const std::string& word) {
+  if (word == "auto") return false;  // a search
   const auto& known = schedules();
   if (std::any_of(known.begin(), known.end(),
                   [&](const ScheduleDescription& schedule) { return schedule.name == word; })) {

@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// Whether the value of --schedule is a file: not if it is the name of a schedule, even if a file
-/// of that name exists (write "./NAME"); else if it is a path, has a suffix, or exists.
+/// Whether the value of --schedule is a file: not if it is auto or the name of a schedule, even if
+/// a file of that name exists (write "./NAME"); else if it is a path, has a suffix, or exists.
 bool names_schedule_file(const std::string& word);
 
 /// Reads and checks the program of a file. Errors (kUsage) name the file and what is wrong.

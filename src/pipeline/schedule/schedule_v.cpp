@@ -126,8 +126,9 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
   return lists;
 }
 
-/// V-Min and V-Half (Qi et al., Pipeline Parallelism with Controllable Memory, 2024): a third and
-/// a half of the activations of 1F1B, by a pattern that repeats every six slots.
+/// V-Min and V-Half (Qi et al., Pipeline Parallelism with Controllable Memory, 2024): at most
+/// floor((p+4)/3) and floor((p+2)/2) micro-batches on a device where 1F1B has p, about a third and
+/// a half, by a pattern that repeats every six slots.
 Lists v_min(const ScheduleOptions& options) {
   return stable_pattern(options, [](int p, int r) {
     const int gap = p % 3 == 0 ? 2 : 0;
@@ -185,11 +186,15 @@ std::vector<Schedule> down_and_up_schedules() {
                               "the memory of 1f1b");
   full.lists = zero_bubble_v;
   full.idle_seconds = idle_of_zero_bubble_v;
-  Schedule half = down_and_up("v-half", "like zb-v, with half the activation memory of 1f1b");
+  Schedule half = down_and_up("v-half",
+                              "like zb-v, with about half the activation memory of 1f1b on many "
+                              "devices, 3/4 of it on 4");
   half.lists = v_half;
   half.idle_seconds = idle_of_half;
   Schedule least = down_and_up(
-      "v-min", "like zb-v, with a third of the activation memory of 1f1b; for fast links");
+      "v-min",
+      "like zb-v, with about a third of the activation memory of 1f1b on many devices, half of it "
+      "on 4; for fast links");
   least.lists = v_min;
   least.idle_seconds = idle_of_least;
   return {full, half, least};
