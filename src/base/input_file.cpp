@@ -8,16 +8,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/pipe_wait.h"
 #include "base/units.h"
 
 namespace pipetrain {
-namespace {
-
-// A writer that is started together with this program may open its end a little later.
-constexpr int kLongestWait = 2000;  // milliseconds
-constexpr int kPause = 20;
-
-}  // namespace
 
 InputFile::InputFile(const std::filesystem::path& path, ErrorKind kind, Takes takes)
     : path_(path.string()), kind_(kind) {
@@ -52,15 +46,15 @@ InputFile::~InputFile() { ::close(descriptor_); }
 // Without a writer there is nothing to read; with one that has not written yet, EAGAIN.
 void InputFile::wait_for_writer() {
   begin_.resize(4096);
-  for (int waited = 0;; waited += kPause) {
+  for (int waited = 0;; waited += kPipePause) {
     const ssize_t got = ::read(descriptor_, begin_.data(), begin_.size());
     if (got != 0) {
       begin_.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
       return;
     }
-    if (waited >= kLongestWait)
+    if (waited >= kPipeWait)
       throw Error(kind_, fmt::format("\"{}\" is a pipe that nothing writes to", printable(path_)));
-    ::poll(nullptr, 0, kPause);
+    ::poll(nullptr, 0, kPipePause);
   }
 }
 

@@ -10,13 +10,11 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/pipe_wait.h"
 
 namespace pipetrain {
 namespace {
 
-// A reader that is started together with this program may open its end a little later.
-constexpr int kLongestWait = 2000;  // milliseconds
-constexpr int kPause = 20;
 constexpr mode_t kMode = 0666;  // before the umask
 // Opening a pipe without O_NONBLOCK waits for its reader; with it, and no reader, it is ENXIO.
 constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
@@ -50,9 +48,9 @@ int open_output(const std::filesystem::path& path, OutputMode mode, OutputTakes 
   const int flags = (kFlags | flags_of(mode)) & ~(is_special(path) ? O_CREAT : 0);
   int descriptor = ::open(path.c_str(), flags, kMode);
   for (int waited = 0;
-       descriptor < 0 && errno == ENXIO && takes == OutputTakes::kPipesToo && waited < kLongestWait;
-       waited += kPause) {
-    ::poll(nullptr, 0, kPause);
+       descriptor < 0 && errno == ENXIO && takes == OutputTakes::kPipesToo && waited < kPipeWait;
+       waited += kPipePause) {
+    ::poll(nullptr, 0, kPipePause);
     descriptor = ::open(path.c_str(), flags, kMode);
   }
   if (descriptor < 0 && errno == ENXIO)
