@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -13,7 +12,6 @@
 
 #include "base/clock.h"
 #include "support/temporary_directory.h"
-#include "train/signals.h"
 
 namespace pipetrain {
 namespace {
@@ -117,23 +115,6 @@ TEST(LastInstructions, AreWrittenAtACrash) {
     EXPECT_NE(text.str().find("not done  1F7\n"), std::string::npos) << text.str();
     std::filesystem::remove(file);
   }
-}
-
-TEST(LastInstructions, LeaveTheErrorNumberOfTheInterruptedCode) {
-  const TemporaryDirectory folder;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A folder that does not exist: the file cannot be opened.
-    dump_last_instructions_to(folder.path() / "missing" / "instructions.txt");
-    const Signals signals;
-    errno = E2BIG;
-    ::raise(SIGUSR2);
-    ::_exit(errno == E2BIG ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace
