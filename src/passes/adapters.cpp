@@ -163,12 +163,14 @@ void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank
   added.push_back(new_tensor(adapter.b, std::move(b)));  // zeros
 }
 
-/// Freezes the trained tensors in Constant nodes, which get no adapters; returns how many.
+/// Freezes the trained tensors in Constant nodes, which get no adapters, and returns how many; what
+/// was a constant before is left alone, too.
 std::size_t freeze_constants(const OnnxModel& model, const AdapterOptions& options, Targets& whole,
                              std::map<std::string, TensorRule>& rules) {
   const TensorsByName tensors(model);
   std::size_t frozen = 0;
   for (auto& [name, rule] : rules) {
+    if (rule.use == TensorUse::kFrozen) rule.frozen_by_option = true;
     if (rule.use != TensorUse::kTrained || tensors.initializer(name)) continue;
     if (!options.trained_whole.empty() && whole.choose(name, name)) continue;
     rule = frozen_rule(

@@ -21,7 +21,7 @@ struct TensorRule {
   bool decays = true;  // false: a bias, or gain or shift of a norm, which weight decay leaves alone
   // Frozen as a constant, by its name and values alone; it may be a parameter.
   bool doubtful = false;
-  bool frozen_by_option = false;  // not taken for a constant
+  bool frozen_by_option = false;  // an option leaves the tensor as it is
 };
 
 /// The rule for a tensor that is not trained because an option says so.

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
-#include <set>
-#include <string_view>
+#include <string>
 
 #include "base/random.h"
 #include "onnx_io/model_file.h"
@@ -23,7 +23,13 @@ struct Draw {
 class Drawing {
  public:
   explicit Drawing(const LoadedModel& loaded)
-      : model_(loaded.model), rules_(loaded.rules), tensors_(loaded.model) {}
+      : model_(loaded.model), rules_(loaded.rules), tensors_(loaded.model) {
+    for (const OnnxNode& node : model_.nodes) {
+      if ((node.op_type == "Identity" || node.op_type == "Cast") && node.has_output(0) &&
+          !node.inputs.empty())
+        copies_.emplace(node.outputs[0], node.inputs[0]);
+    }
+  }
 
   /// Of an initializer or a Constant; nothing where the model has no such tensor.
   std::optional<Shape> shape_of(const std::string& name) const {
@@ -33,17 +39,14 @@ class Drawing {
     return {};
   }
 
-  /// Whether a tensor is a running statistic of a norm whose gain or shift is frozen by an option.
+  /// Whether a tensor is a running statistic of a norm whose gain and shift an option freezes.
   bool is_of_frozen_norm(const std::string& name) const {
-    std::set<std::string_view> same = {name};
     for (const OnnxNode& node : model_.nodes) {
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-        if (!same.contains(node.inputs[slot])) continue;
-        if ((node.op_type == "Identity" || node.op_type == "Cast") && node.has_output(0))
-          same.insert(node.outputs[0]);
-        if (is_statistic_slot(node, slot) &&
-            (is_frozen_by_option(node.inputs[1]) || is_frozen_by_option(node.inputs[2])))
-          return true;
+        if (!is_statistic_slot(node, slot) || stored(node.inputs[slot]) != name) continue;
+        const TensorRule gain = rule_of(node.inputs[1]), shift = rule_of(node.inputs[2]);
+        const bool trained = gain.use == TensorUse::kTrained || shift.use == TensorUse::kTrained;
+        if (!trained && (gain.frozen_by_option || shift.frozen_by_option)) return true;
       }
     }
     return false;
@@ -74,9 +77,17 @@ class Drawing {
   }
 
  private:
-  bool is_frozen_by_option(const std::string& name) const {
-    const auto rule = rules_.find(name);
-    return rule != rules_.end() && rule->second.frozen_by_option;
+  /// The name of the tensor that a node reads, perhaps through copies and conversions.
+  const std::string& stored(const std::string& name) const {
+    const std::string* found = &name;
+    for (auto copy = copies_.find(name); copy != copies_.end(); copy = copies_.find(*found))
+      found = &copy->second;
+    return *found;
+  }
+
+  TensorRule rule_of(const std::string& read) const {
+    const auto rule = rules_.find(stored(read));
+    return rule != rules_.end() ? rule->second : TensorRule();
   }
 
   static Draw within(double fan) { return {.bound = fan > 0 ? 1 / std::sqrt(fan) : 0}; }
@@ -112,6 +123,7 @@ class Drawing {
   const OnnxModel& model_;
   const std::map<std::string, TensorRule>& rules_;
   TensorsByName tensors_;
+  std::map<std::string, std::string> copies_;  // what a node copies or converts, by its output
 };
 
 }  // namespace

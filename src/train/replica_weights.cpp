@@ -25,15 +25,25 @@ std::span<float> sum_of(std::span<PartGradient* const> parts, NamedTensors PartG
   return sum;
 }
 
-/// Scales the gradients of the parts, so that their mean is that of all labels.
-void weigh_gradients(std::span<PartGradient* const> parts) {
-  const std::vector<double> weights = relative_weights(parts);
+/// Scales tensors of each part by its weight.
+void weigh(std::span<PartGradient* const> parts, NamedTensors PartGradient::*of,
+           const std::vector<double>& weights) {
   for (std::size_t p = 0; p < parts.size(); ++p) {
     if (weights[p] == 1) continue;
-    for (auto& [name, gradient] : parts[p]->gradients) {
-      for (float& x : gradient.span<float>()) x = static_cast<float>(weights[p] * x);
+    for (auto& [name, tensor] : parts[p]->*of) {
+      for (float& x : tensor.span<float>()) x = static_cast<float>(weights[p] * x);
     }
   }
+}
+
+/// Divides values by their mean; exactly 1 where all are equal.
+std::vector<double> relative(std::vector<double> values) {
+  const bool alike = std::ranges::all_of(values, [&](double one) { return one == values[0]; });
+  double sum = 0;
+  for (const double value : values) sum += value;
+  const double mean = sum / static_cast<double>(values.size());
+  for (double& value : values) value = alike ? 1 : value / mean;
+  return values;
 }
 
 std::span<float> state_of(NamedTensors& states, const std::string& name) {
@@ -45,15 +55,8 @@ std::span<float> state_of(NamedTensors& states, const std::string& name) {
 
 std::vector<double> relative_weights(std::span<PartGradient* const> parts) {
   std::vector<double> weights;
-  double sum = 0;
-  for (const PartGradient* part : parts) {
-    weights.push_back(part->weight);
-    sum += part->weight;
-  }
-  const bool alike = std::ranges::all_of(weights, [&](double one) { return one == weights[0]; });
-  const double mean = sum / static_cast<double>(parts.size());
-  for (double& weight : weights) weight = alike ? 1 : weight / mean;
-  return weights;
+  for (const PartGradient* part : parts) weights.push_back(part->weight);
+  return relative(std::move(weights));
 }
 
 ReplicaWeights::ReplicaWeights(const TrainingGraph& graph, const OptimizationConfig& settings,
@@ -65,7 +68,7 @@ ReplicaWeights::ReplicaWeights(const TrainingGraph& graph, const OptimizationCon
 
 double ReplicaWeights::update(std::span<PartGradient* const> parts, double learning_rate,
                               std::int64_t number) {
-  weigh_gradients(parts);
+  weigh(parts, &PartGradient::gradients, relative_weights(parts));
   std::vector<ParameterUpdate> updates;
   double squares = 0;
   for (std::size_t i = 0; i < graph_.parameters.size(); ++i) {
@@ -91,6 +94,9 @@ double ReplicaWeights::update(std::span<PartGradient* const> parts, double learn
 }
 
 void ReplicaWeights::update_statistics(std::span<PartGradient* const> parts) {
+  std::vector<double> samples;
+  for (const PartGradient* part : parts) samples.push_back(static_cast<double>(part->samples));
+  weigh(parts, &PartGradient::statistics, relative(std::move(samples)));
   std::set<std::string> updated;  // nodes that share statistics have merged theirs
   for (const RunningStatistic& statistic : graph_.statistics) {
     for (const ValueId id : {statistic.state_mean, statistic.state_variance}) {

@@ -28,8 +28,8 @@ struct PartGradient {
   NamedTensors statistics;
 };
 
-/// By part of an update: its weight relative to their mean, so that the mean of what is scaled by
-/// them is that of all labels; exactly 1 where all parts are as large.
+/// The weight of each part of an update divided by the mean weight: the mean of gradients multiplied
+/// by these is the gradient of the mean loss over all labels. Exactly 1 where all are equal.
 std::vector<double> relative_weights(std::span<PartGradient* const> parts);
 
 class ReplicaWeights {

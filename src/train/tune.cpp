@@ -33,9 +33,8 @@ using Key = std::tuple<std::string, int, int, std::int64_t, bool, int, int, DTyp
 
 Key key_of(const TuneCandidate& candidate) {
   const PipelineConfig& pipeline = candidate.config.pipeline;
-  const bool loop = candidate.devices > 1 && find_schedule(pipeline.schedule) &&
-                    stages_per_device(pipeline.schedule, 2) > 1;
-  return {candidate.devices == 1 ? "" : pipeline.schedule,
+  const bool loop = find_schedule(pipeline.schedule) && stages_per_device(pipeline.schedule, 2) > 1;
+  return {is_one_stage(candidate) ? "" : pipeline.schedule,
           candidate.devices,
           candidate.threads,
           candidate.micro_batches,
@@ -417,6 +416,12 @@ class Tuning {
 };
 
 }  // namespace
+
+bool is_one_stage(const TuneCandidate& candidate) {
+  const std::string& schedule = candidate.config.pipeline.schedule;
+  return candidate.devices == 1 &&
+         (!find_schedule(schedule) || stages_per_device(schedule, 2) == 1);
+}
 
 TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer,
                 ProcessGroup* processes) {

@@ -44,6 +44,9 @@ struct TuneCandidate {
   std::vector<double> step_seconds;  // of the measured steps, warm ones
 };
 
+/// Whether the whole network is one stage: all synchronous schedules are then the same run.
+bool is_one_stage(const TuneCandidate& candidate);
+
 struct TuneResult {
   /// In the order of measurement; the first is the run as given.
   std::vector<TuneCandidate> candidates;

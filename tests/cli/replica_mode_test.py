@@ -74,6 +74,11 @@ class ReplicaMode(ReplicaCase):
                 self.assertEqual(sorted(used), list(range(24)))
             self.check_replay(name, 24)
 
+    def test_the_name_of_a_run_need_not_be_utf8(self):
+        name = os.fsdecode(b"run\xff")
+        self.succeed(*DIGITS, "--replicas", "2:mode=async", "--max-steps", "4", "--run-dir", name)
+        self.check_replay(name, 4)
+
     def test_it_goes_on_from_a_checkpoint(self):
         for name, mode in (("async", "async:staleness=5"), ("backup", "backup:1")):
             self.succeed(*DIGITS, "--replicas", "3", "--replica-mode", mode, "--max-steps", "20", "--save-every", "10", "--run-dir", name)

@@ -285,6 +285,7 @@ class Show(Case):
             self.assertEqual((shown["stages"], shown["devices"]), (2, 3))
         self.refused("usage", *show, "2,1", "--gpus", "2", says="--replicas needs 3 devices, but --gpus is 2")
         self.refused("usage", *show, "auto", "--gpus", "3", says="--replicas auto needs a model")
+        self.refused("usage", "schedule", "show", "zb-v", "--replicas", "1,1,1,1", "--gpus", "4", says=["one stage per device", "zb-v has 2"])
 
 
 class Validation(Case):

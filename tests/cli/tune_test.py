@@ -93,6 +93,15 @@ class Tune(Case):
             self.assertEqual("micro-batches = 4\n" in text, bool(more), text)
             self.succeed("--config", "fast.toml", "--dry-run")
 
+    def test_several_stages_on_one_device_are_compared_with_one(self):
+        for budget in ["2s", "30s", "120s"]:
+            out, _ = self.succeed(*SMALL, "--gpus", "1", "--threads", "1", "--budget", budget, "--schedule", "zb-v", "--json", "--overwrite", "-o", "fast.toml")
+            found = [candidate["schedule"] for candidate in parse(out)["candidates"]]
+            if len(found) > 1:
+                break
+        self.assertEqual(found[0], "zb-v")
+        self.assertEqual(found[:2], ["zb-v", "1f1b"])
+
     def test_a_schedule_of_a_file_stays(self):
         two = os.fsdecode(b"two\xe9.schedule")  # not UTF-8
         self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "2", "-o", two)

@@ -64,6 +64,11 @@ TEST(FreshWeights, LeaveTheStatisticsOfFrozenNormsAlone) {
     for (const char* part : {".gain", ".shift", ".mean", ".variance"}) {
       read.push_back(norm + part);
       builder.initializer(read.back(), test::scattered({outputs}));
+      if (norm == "first") {
+        builder.node("Cast", {read.back()}, {read.back() + ".cast"},
+                     {OnnxAttribute::of_int("to", 1)});
+        read.back() += ".cast";
+      }
     }
     builder.node("MatMul", {from, norm + ".linear"}, {norm + ".h"}, {}, norm + ".matmul");
     from = norm == "first" ? "n" : "y";
@@ -92,6 +97,10 @@ TEST(FreshWeights, LeaveTheStatisticsOfFrozenNormsAlone) {
   but_one.erase("first.linear");
   EXPECT_EQ(names_with({.freeze = {"first.linear"}, .train_only = {}}), but_one);
   EXPECT_EQ(names_with({}, /*rank=*/2), std::set<std::string>());
+  // A norm of which a part is trained.
+  std::set<std::string> but_shift = all;
+  but_shift.erase("first.shift");
+  EXPECT_EQ(names_with({.freeze = {"first.shift"}, .train_only = {}}), but_shift);
 }
 
 }  // namespace

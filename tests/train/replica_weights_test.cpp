@@ -18,7 +18,7 @@ HostTensor vector_of(float first, float second) {
 }
 
 // A layer that is called twice has two nodes, which name the same statistics. Each part has merged
-// the moments of both.
+// the moments of both, and counts by its samples.
 TEST(ReplicaWeights, StatisticsThatNodesShareAreUpdatedOnce) {
   TrainingGraph graph;
   for (const char* name : {"mean", "variance"}) {
@@ -41,11 +41,13 @@ TEST(ReplicaWeights, StatisticsThatNodesShareAreUpdatedOnce) {
   PartGradient first, second;
   first.statistics = {{"mean", vector_of(0.5, 1)}, {"variance", vector_of(1, 2)}};
   second.statistics = {{"mean", vector_of(1.5, 2)}, {"variance", vector_of(3, 0)}};
+  first.samples = 3;
+  second.samples = 1;
   std::vector<PartGradient*> parts = {&first, &second};
   weights.update(parts, /*learning_rate=*/0.1, /*number=*/1);
-  // 0.75 of the old value and the mean of what the parts add.
-  EXPECT_EQ(weights.content().weights.at("mean").to_doubles(), (std::vector<double>{1.75, 0}));
-  EXPECT_EQ(weights.content().weights.at("variance").to_doubles(), (std::vector<double>{5, 7}));
+  // 0.75 of the old value, and three quarters and a quarter of what the parts add.
+  EXPECT_EQ(weights.content().weights.at("mean").to_doubles(), (std::vector<double>{1.5, -0.25}));
+  EXPECT_EQ(weights.content().weights.at("variance").to_doubles(), (std::vector<double>{4.5, 7.5}));
 }
 
 // The last part of an epoch may have fewer samples, and texts have different numbers of labels.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/begin_training.h"
@@ -130,11 +131,10 @@ int verify_replay(Options& options) {
   const Replay result = replay(run, found.checkpoint);
   if (json) {
     const nlohmann::ordered_json body = {
-        {"schema", "pipetrain.replay/1"},    {"equal", result.equal()},
-        {"checkpoint", found.path.string()}, {"updates", result.updates},
-        {"tensors", result.tensors},         {"versions", result.most_versions},
-        {"different", result.different}};
-    print(body.dump(2) + "\n");
+        {"equal", result.equal()},          {"checkpoint", found.path.string()},
+        {"updates", result.updates},        {"tensors", result.tensors},
+        {"versions", result.most_versions}, {"different", result.different}};
+    print(document_text("pipetrain.replay/1", body));
   } else {
     print(
         fmt::format("{}: {} tensors of {} and {} updates computed again in one thread from its "

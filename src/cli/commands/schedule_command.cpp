@@ -140,7 +140,11 @@ Program program_of_name(const ScheduleCommandOptions& given) {
            "{} micro-batches on {} device{} are too many to show; give at most {}",
            given.micro_batches, given.stages, given.stages == 1 ? "" : "s",
            kMostPasses / given.stages);
-  options.stages = given.stages * stages_per_device(options.name, given.chunks);
+  const int per_device = stages_per_device(options.name, given.chunks);
+  PT_CHECK(replicas.empty() || per_device == 1, kUsage,
+           "--replicas needs a schedule with one stage per device, but {} has {}", options.name,
+           per_device);
+  options.stages = given.stages * per_device;
   PT_CHECK(replicas.empty() || replicas.size() == static_cast<std::size_t>(options.stages), kUsage,
            "--replicas lists {} stages, but there are {}", replicas.size(), options.stages);
   return generate(options);
@@ -295,7 +299,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
     Gantt gantt;
     gantt.panels.push_back({"", &program, &simulation.events});
     gantt.unitless = times.unitless;
-    gantt.communication = times.latency > 0 || has_communication(program, simulation.events);
+    gantt.communication = has_communication(program, simulation.events);
     write_or_print(options.svg, gantt_svg(gantt));
   }
   // A document on standard output is printed alone.

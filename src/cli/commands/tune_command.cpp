@@ -49,7 +49,10 @@ std::string precision_text(const TuneCandidate& candidate) {
 }
 
 std::string schedule_text(const TuneCandidate& candidate) {
-  return candidate.devices > 1 ? printable(candidate.config.pipeline.schedule) : "one stage";
+  const std::string& name = candidate.config.pipeline.schedule;
+  const ScheduleDescription* schedule = find_schedule(name);
+  const bool synchronous = !schedule || !is_asynchronous(schedule->rule);
+  return is_one_stage(candidate) && synchronous ? "one stage" : printable(name);
 }
 
 int replicas_of(const TuneCandidate& candidate) {

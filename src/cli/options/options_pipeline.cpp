@@ -293,7 +293,7 @@ void describe_pipeline(Table& table, Options& options) {
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
                  "train profile plan simulate eval predict verify schedule")
       .affects(ResultEffect::kDerived)
-      .means("simulate", "micro-batches per step; auto: 2, 4, 8 and 16")
+      .means("simulate", "micro-batches per step; auto: 2, 4, 8 and 16, of at least one sample each")
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table

@@ -36,8 +36,8 @@ class MicroBatchSource {
   virtual int variant(int micro_batch) { return acquire(micro_batch).variant; }
   /// Called when no stage needs the micro-batch's data any more.
   virtual void release(int micro_batch) = 0;
-  /// The round has been aborted: acquire() no longer waits for other micro-batches to be released,
-  /// but throws ChannelAborted. From any thread.
+  /// The round has been aborted: acquire() no longer waits, neither for data nor for other
+  /// micro-batches to be released, but throws ChannelAborted. From any thread.
   virtual void abort() {}
   /// Learning rate of the update that follows a micro-batch (kSync: the round; micro-batch 0), and
   /// how many updates came before a kSync round.

@@ -128,7 +128,8 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
 
 /// V-Min and V-Half (Qi et al., Pipeline Parallelism with Controllable Memory, 2024): at most
 /// floor((p+4)/3) and floor((p+2)/2) micro-batches on a device where 1F1B has p, about a third and
-/// a half, by a pattern that repeats every six slots.
+/// a half, by a pattern that repeats every six slots. Each stage has its most at another time:
+/// their sum may be half a micro-batch larger.
 Lists v_min(const ScheduleOptions& options) {
   return stable_pattern(options, [](int p, int r) {
     const int gap = p % 3 == 0 ? 2 : 0;
@@ -188,13 +189,13 @@ std::vector<Schedule> down_and_up_schedules() {
   full.idle_seconds = idle_of_zero_bubble_v;
   Schedule half = down_and_up("v-half",
                               "like zb-v, with about half the activation memory of 1f1b on many "
-                              "devices, 3/4 of it on 4");
+                              "devices");
   half.lists = v_half;
   half.idle_seconds = idle_of_half;
   Schedule least = down_and_up(
       "v-min",
-      "like zb-v, with about a third of the activation memory of 1f1b on many devices, half of it "
-      "on 4; for fast links");
+      "like zb-v, with about a third of the activation memory of 1f1b on many devices; for fast "
+      "links");
   least.lists = v_min;
   least.idle_seconds = idle_of_least;
   return {full, half, least};
