@@ -122,8 +122,14 @@ void EventLog::rotate(std::size_t line_bytes) {
     most_bytes_ = std::numeric_limits<std::int64_t>::max();  // continue in this file
     return;
   }
-  ::close(descriptor_);
-  open(OutputMode::kReplace);
+  const int full = descriptor_;
+  try {
+    open(OutputMode::kReplace);
+    ::close(full);
+  } catch (const Error&) {
+    std::filesystem::rename(to, path_, failed);
+    most_bytes_ = std::numeric_limits<std::int64_t>::max();  // as above
+  }
 }
 
 EventLog::~EventLog() {

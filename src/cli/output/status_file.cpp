@@ -78,9 +78,9 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
     // Said below.
   }
   std::remove(temporary.c_str());
-  log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
-              printable(path_));
-  path_.clear();
+  if (!std::exchange(has_warned_, true))
+    log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
+                printable(path_));
 }
 
 ReportedEnd end_in_status(const std::string& text) {

@@ -33,6 +33,7 @@ class StatusFile {
   double written_ = -1;
   double first_step_seconds_ = 0;
   std::int64_t first_step_ = 0;  // 0: none has run
+  bool has_warned_ = false;      // that it cannot be written; later writes try again
 };
 
 /// What a status file says of the processes that have written it.

@@ -1,6 +1,7 @@
 #include "cli/output/events.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <iterator>
@@ -50,6 +51,22 @@ TEST(EventLog, BeginsAnotherFileWhenOneIsFull) {
     at = all.find("\"step\":" + std::to_string(step) + ",", at);
     ASSERT_NE(at, std::string::npos) << step;
   }
+}
+
+TEST(EventLog, GoesOnInTheFullFileWhereNoOtherCanBeOpened) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path() / "events.jsonl";
+  EventLog log(path, /*append=*/false, /*most_bytes=*/1000);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_NO_THROW(write_steps(log, 1, 20));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  write_steps(log, 21, 22);
+  EXPECT_EQ(event_files(path).size(), 1U);
+  EXPECT_NE(content(path).find("\"step\":1,"), std::string::npos);
+  EXPECT_NE(content(path).find("\"step\":22,"), std::string::npos);
 }
 
 TEST(EventLog, OverwritingARunRemovesItsFilesAndNoOther) {

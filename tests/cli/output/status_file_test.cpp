@@ -68,6 +68,18 @@ TEST(StatusFile, SaysHowProcessesHaveEnded) {
   EXPECT_TRUE(end.is_interrupted);
 }
 
+TEST(StatusFile, IsWrittenAgainAfterAWriteThatFailed) {
+  const TemporaryDirectory parent;
+  const std::filesystem::path folder = parent / "status", away = parent / "away";
+  std::filesystem::create_directory(folder);
+  StatusFile status((folder / "status.json").string());
+  std::filesystem::rename(folder, away);
+  status.step(step_of_status(1));
+  std::filesystem::rename(away, folder);
+  status.end("ok", 0);
+  EXPECT_EQ(end_in_status(status_text(folder / "status.json")).code, 0);
+}
+
 TEST(StatusFile, WithoutStepsSaysNothingOfThem) {
   for (const char* text : {"", "{", "[]", "{}", R"({"step": "1", "first_step": 1.5})"}) {
     const ReportedEnd end = end_in_status(text);
