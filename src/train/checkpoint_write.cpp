@@ -56,6 +56,14 @@ std::string name_before(const std::string& name) {
   return name.ends_with(kReplaced) ? checkpoint_in(name) : "";
 }
 
+/// Where a checkpoint is that was found under such a name, and may have got its own one back since.
+fs::path in_its_place(const fs::path& checkpoint) {
+  const std::string name = name_before(checkpoint.filename().string());
+  const fs::path place = checkpoint.parent_path() / name;
+  std::error_code unknown;
+  return name.empty() || !fs::exists(place, unknown) ? checkpoint : place;
+}
+
 /// Whether a run that was killed has left this, a hidden file or folder of its own. All else with
 /// such an end is the user's.
 bool is_leftover(const fs::path& path) {
@@ -342,13 +350,15 @@ std::int64_t newest_step(const fs::path& folder) {
 }
 
 void check_may_go_back(const fs::path& checkpoint) {
-  PT_CHECK(is_newest(checkpoint) || step_of(checkpoint.filename().string()) >= 0, kUsage,
+  const std::string name = checkpoint.filename().string();
+  PT_CHECK(is_newest(checkpoint) || step_of(name) >= 0 || !name_before(name).empty(), kUsage,
            "\"{}\" has a name of its own, so a run cannot go on from it in this folder; move it to "
            "another folder, or give another {}",
            printable(checkpoint.string()), setting("run-dir"));
 }
 
-void give_up_steps_after(const fs::path& checkpoint) {
+void give_up_steps_after(const fs::path& found_at) {
+  const fs::path checkpoint = in_its_place(found_at);
   const NewestFirst found = newest_first(checkpoint.parent_path());
   if (found.own > 0 && is_newest(checkpoint)) return;
   check_may_go_back(checkpoint);

@@ -25,6 +25,18 @@ Checkpoint checkpoint_after(std::int64_t step, std::optional<std::int64_t> best 
   return out;
 }
 
+TEST(GoingBack, TheNewestMayHaveBeenAboutToBeReplaced) {
+  const TemporaryDirectory folder;
+  for (const std::int64_t step : {3, 4}) write_checkpoint(folder.path(), checkpoint_after(step));
+  fs::rename(folder / "step-000004", folder / ".step-000004.123.replaced");
+  const std::optional<FoundCheckpoint> found = newest_checkpoint(folder.path());
+  EXPECT_EQ(found->checkpoint.step, 4);
+  EXPECT_NO_THROW(check_may_go_back(found->path));
+  delete_unfinished(folder.path());
+  EXPECT_NO_THROW(give_up_steps_after(found->path));  // it has its own name again
+  EXPECT_EQ(newest_step(folder.path()), 4);
+}
+
 TEST(GoingBack, GivesLaterStepsUpAtOnce) {
   const TemporaryDirectory folder;
   for (const std::int64_t step : {3, 4, 7}) write_checkpoint(folder.path(), checkpoint_after(step));
