@@ -137,6 +137,56 @@ class Restarts(Case):
         self.finish(0)
         self.assertEqual((self.folder / "runs/latest").resolve(), configuration.parent.resolve())
 
+    def test_a_run_that_is_restarted_before_its_first_step_begins_anew_and_takes_up_no_other(self):
+        self.succeed(*RUN, "--max-steps", "20", "-q")
+        self.process = self.start(*RUN, "--max-steps", "400", "--seed", "7", "--restarts", "3")
+        self.addCleanup(self.end)
+        other = (self.folder / "runs/latest").resolve()
+        new = self.wait_for(lambda: next((file.parent for file in self.folder.glob("runs/*/config.toml") if file.parent.resolve() != other), None))
+        os.kill(self.child(), signal.SIGKILL)  # before its first step, unless this is late
+        err = self.finish(0)
+        self.assertIn("restarting it", err)
+        self.assertNotIn("runs/latest/", err)
+        self.assertEqual(sorted(set(steps_of(new))), list(range(1, 401)))
+
+    def expect_that_memory_was_saved(self, code):
+        """And that the run goes on from there."""
+        err = self.finish(code)
+        newest = (self.run_folder / "checkpoints/latest").read_text().split()[0]
+        saved = json.loads((self.run_folder / "checkpoints" / newest / "manifest.json").read_text())["step"]
+        _, resumed = self.succeed(*RUN, "--run-dir", self.run_folder.name, "--resume", "--max-steps", str(saved + 2))
+        self.assertIn(f"step {saved} of ", resumed)
+        return err
+
+    def test_what_memory_has_is_saved_where_a_run_is_stopped_between_two_processes(self):
+        self.begin(*ENDLESS, "--restarts", "3", "--save-every", "never")
+        self.wait_for_steps(50)
+        child = self.child()
+        os.kill(child, signal.SIGKILL)
+        self.wait_for(lambda: self.child_now() not in (None, child))
+        self.process.terminate()  # before the next one trains, unless this is late
+        self.expect_that_memory_was_saved(143)
+
+    def test_what_memory_has_is_saved_where_a_run_is_given_up(self):
+        self.begin(*ENDLESS, "--restarts", "1", "--save-every", "never")
+        self.wait_for_steps(50)
+        killed = []
+        while self.process.poll() is None:
+            child = self.child_now()
+            if child and child not in killed:
+                os.kill(child, signal.SIGKILL)
+                killed.append(child)
+            time.sleep(0.002)
+        err = self.expect_that_memory_was_saved(128 + signal.SIGKILL)
+        self.assertIn("the last state that the training process has kept in memory", err)
+
+    def test_a_link_in_the_folder_of_a_run_does_not_prevent_its_restart(self):
+        self.begin(*RUN, "--max-steps", "3000", "--restarts", "3", "--save-every", "never")
+        self.wait_for_steps(50)
+        (self.run_folder / "metrics.jsonl").symlink_to("events.jsonl")
+        os.kill(self.child(), signal.SIGKILL)
+        self.expect_that_it_went_on(self.finish(0))
+
     def test_what_cannot_end_otherwise_is_not_tried_again(self):
         for kind, arguments in (("usage", ["--batch-size", "0"]), ("data", ["--data", "missing.csv"]), ("model", ["-m", "missing.onnx"]),
                                 ("diverged", ["--lr", "1e30", "--optimizer", "sgd"])):

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@
 #include "base/output_file.h"
 #include "pipeline/runtime/last_instructions.h"
 #include "processes/restart_policy.h"
+#include "train/checkpoint.h"
+#include "train/folder_lock.h"
 #include "train/signals.h"
 
 namespace pipetrain {
@@ -141,7 +144,10 @@ class Supervisor {
       const RestartDecision decision = policy_.after(end);
       const bool failed = end.signal != 0 || !decision.reason.empty();
       if (decision.restarts || (failed && !stops_)) report(end, decision);
-      if (!decision.restarts) return end.signal != 0 ? 128 + end.signal : end.code;
+      if (!decision.restarts) {
+        if (failed || (stops_ && end.code != 0)) save_what_is_left();
+        return end.signal != 0 ? 128 + end.signal : end.code;
+      }
       wait_until(steady_seconds() + decision.delay_seconds);
     }
   }
@@ -210,6 +216,7 @@ class Supervisor {
       return;
     }
     if (stops_) {
+      insists_ = true;
       ::kill(child_, SIGKILL);
       return;
     }
@@ -249,13 +256,32 @@ class Supervisor {
     }
   }
 
+  /// Writes the state that only memory has, as no further process will take it up.
+  void save_what_is_left() const {
+    const fs::path folder = supervision_.folder();
+    const fs::path checkpoints = folder / "checkpoints";
+    if (folder.empty() || insists_) return;
+    try {
+      std::optional<Checkpoint> left = supervision_.snapshot().newest();
+      if (!left || left->step <= newest_step(checkpoints)) return;
+      left->reason = "error";
+      const FolderLock lock(folder);
+      const WrittenCheckpoint written = write_checkpoint(checkpoints, *left);
+      log_info("train", "saved    {} · the last state that the training process has kept in memory",
+               printable(fs::proximate(written.path).string()));
+    } catch (const std::exception& error) {
+      log_warning("train", "the last state of the run could not be saved: {}", error.what());
+    }
+  }
+
   RestartPolicy policy_;
   double stall_seconds_;
   Supervision supervision_;
   Supervision::Shared& shared_;
   sigset_t watched_{};
   pid_t child_ = -1;
-  bool stops_ = false;
+  bool stops_ = false;    // has been asked to stop
+  bool insists_ = false;  // for the second time: at once
   int mark_ = -1;  // the locked journal: over NFS, only a file open for writing can be locked so
 };
 

@@ -315,8 +315,9 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
     std::erase_if(options.given, [](const Assignment& s) { return s.first == "--resume"; });
   }
   if ((!folder.empty() || start.commit) && options.resume.empty())
-    options.resume = "auto";  // in the same folder
-  if (!start.found) {
+    options.resume = "auto";  // in the same folder, where nothing else is; runs/latest is no guide
+  const bool is_new = !folder.empty() && options.resume == "auto" && !options.resume_weights_only;
+  if (!start.found && !is_new) {
     start.found = same_checkpoint(options, processes);
     start.is_saved = start.found.has_value();
   }
@@ -339,7 +340,9 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
     check_values(options);  // which a checkpoint could have completed
     return start;
   }
-  start.resumed = folder_to_resume(options, *start.found);
+  // A process that is restarted goes on in the folder that its run already writes to.
+  start.resumed =
+      start.is_saved ? folder_to_resume(options, *start.found) : fs::path(options.run_dir);
   if (!processes || processes->leads()) take_best_model(*start.found, start.resumed);
   start.output = take_outputs(*start.found, start.resumed, options);
   return start;
