@@ -74,6 +74,10 @@ class LaunchCase(Case):
         self.assertEqual((record["state"], record["exit_code"]), ("ended", code))
         return err
 
+    def newest_checkpoint(self):
+        """Its step."""
+        return int((self.folder / "run/checkpoints/latest").read_text().split()[0].removeprefix("step-"))
+
     def repeated(self):
         """Steps that were computed more than once."""
         steps = self.steps()

@@ -142,6 +142,24 @@ while :; do sleep 0.05; done"""))
         self.assertIn("training does not go on with 3 processes (exit code 2); waiting for other hosts", err)
         self.assertLessEqual(self.repeated(), 4)
 
+    def test_a_checkpoint_says_how_many_processes_there_are(self):
+        hosts = self.write("more", "localhost slots=3\n")
+        for train in ([*TRAIN, "--max-steps", "2"], ["train", "--max-steps", "4", "--resume"]):
+            _, err = self.succeed("launch", "--hosts", hosts, "--", *train, "--run-dir", "run", environment=MPI)
+            self.assertIn("launch   2 processes", err)
+
+    def test_a_run_that_has_gone_on_without_launch_leaves_what_a_killed_launch_has_left(self):
+        steps = ["--save-every", "5", "--max-steps"]
+        self.launch(*steps, "1500", options=["--commit-every", "2"])
+        left = self.kill_launch()
+        go_on = ["--run-dir", "run", "--lr", "1e-5", "--resume"]
+        checkpoint = self.newest_checkpoint()
+        _, err = self.succeed(*TRAIN, *steps, str(checkpoint + 1), *go_on)
+        self.assertIn(str(left), err)
+        self.assertFalse((self.folder / "run/launch.json").exists())
+        self.launch(*steps, str(checkpoint + 3), "--lr", "1e-5", "--resume=auto")
+        self.assertIn(f"step {checkpoint + 1} of ", self.finish(0))
+
 
 if __name__ == "__main__":
     unittest.main()

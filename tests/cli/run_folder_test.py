@@ -92,6 +92,15 @@ class RunFolder(Case):
         _, err = self.succeed("train", "--resume", "--max-steps", "3")
         self.assertIn("step 2 of 3", err)
 
+    def test_overwriting_leaves_no_checkpoints_behind_a_link(self):
+        train = ["train", "-m", MODEL, "--device", "cpu", "--run-dir", "run", "--save-every", "1", "-q"]
+        (self.folder / "scratch").mkdir()
+        (self.folder / "run").mkdir()
+        (self.folder / "run/checkpoints").symlink_to("../scratch")
+        self.succeed(*train, "--max-steps", "2", "--overwrite")  # there are none yet
+        self.refused("usage", *train, "--max-steps", "3", "--overwrite", says=['"run/checkpoints"', "symbolic link", "--run-dir"])
+        self.succeed(*train, "--max-steps", "3", "--resume")
+
     def test_a_folder_in_use_is_kept_unless_told_otherwise(self):
         self.succeed("train", "-m", MODEL, "--max-steps", "1", "--run-dir", "run")
         before = (self.folder / "run" / "events.jsonl").read_bytes()

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/commands/launch_record.h"
+#include "cli/commands/run_folder.h"
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
 #include "cli/options/resume_command_line.h"
@@ -93,6 +96,12 @@ void check_overwrite(const Options& options, const Start& start) {
            "--overwrite would delete the checkpoint {}, from which this run starts; give another "
            "--run-dir",
            printable(start.found->path.string()));
+  const fs::path checkpoints = fs::path(options.run_dir) / "checkpoints";
+  std::error_code ignored;
+  PT_CHECK(!fs::is_symlink(checkpoints, ignored) || list_checkpoints(checkpoints).empty(), kUsage,
+           "--overwrite deletes no checkpoints through a symbolic link, and \"{}\" is one; delete "
+           "them yourself, or give another --run-dir",
+           printable(checkpoints.string()));
 }
 
 void check_going_back(const Options& options, const Start& start) {
@@ -111,6 +120,7 @@ void check_training(const Options& options, const PlannedNetwork& network, const
 }
 
 void leave_earlier_run(const fs::path& folder, const Options& options, const Start& start) {
+  if (!std::getenv(kLaunchedVariable)) leave_earlier_launch(folder);
   if (goes_on_in(folder, start)) {
     if (start.is_saved && has_checkpoint(folder, start)) give_up_steps_after(start.found->path);
   } else if (options.overwrite) {

@@ -46,7 +46,7 @@ bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
 bool goes_on_in(const std::filesystem::path& folder, const Start& start);
 
 /// --overwrite deletes the checkpoints of the run that it replaces. Error (kUsage) where the new
-/// run starts from one of them.
+/// run starts from one of them, or where they are behind a symbolic link.
 void check_overwrite(const Options& options, const Start& start);
 
 /// A run that goes on from a checkpoint of its folder gives up those of more steps. Error (kUsage)

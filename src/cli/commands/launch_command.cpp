@@ -144,6 +144,16 @@ fs::path folder_of(const Options& train) {
                                                   : train.arguments.front());
 }
 
+/// The devices that the options of train set, together with those of the checkpoint that they
+/// resume.
+int devices_of_run(const Options& train, const fs::path& folder) {
+  std::optional<Checkpoint> resumed = record_to_resume(train, folder);
+  if (!resumed || !resumed->is_own) return devices_of(train);  // whose files train may not read
+  const fs::path checkpoints = folder / "checkpoints";
+  const fs::path path = checkpoints / checkpoint_name(resumed->step);
+  return devices_of(completed_by({path, *std::move(resumed), {}}, train));
+}
+
 /// The options of train behind "--".
 Options train_options(std::vector<std::string>& words) {
   if (!words.empty() && words.front() == "train") words.erase(words.begin());
@@ -182,15 +192,25 @@ int evaluate_run(const Options& train) {
   return eval_command(evaluation);
 }
 
+/// Whether the options of train resume the run in a folder where it is, not at one of its
+/// checkpoints.
+bool goes_on_from_newest(const Options& train, const fs::path& folder) {
+  if (train.resume.empty() || train.resume == "auto") return !train.resume.empty();
+  if (train.resume_weights_only) return false;
+  std::error_code ignored;
+  return train.resume == "latest" || fs::equivalent(train.resume, folder, ignored) ||
+         fs::equivalent(train.resume, folder / "checkpoints", ignored);
+}
+
 /// Decides where the processes keep the state of the run for each other. What an earlier launch has
 /// left is taken up or deleted. `every`: --commit-every.
-void take_commits(const std::string& every, const Options& train, LaunchRecord& record,
-                  LaunchedTraining& training) {
+void take_commits(const std::string& every, const Options& train, const fs::path& folder,
+                  LaunchRecord& record, LaunchedTraining& training) {
   const bool wanted = every != "never";
   const std::string steps = !wanted || every == "auto"
                                 ? every
                                 : fmt::format("{}", parse_integer("--commit-every", every, 1));
-  const bool goes_on = (wanted && train.resume == "auto") || train.dry_run;
+  const bool goes_on = (wanted && goes_on_from_newest(train, folder)) || train.dry_run;
   if (record.has_commits() && !goes_on) {
     training.delete_on_hosts(record.commits_folder(), record.hosts());
     record.forget_commits();
@@ -237,7 +257,7 @@ int launch_command(Options& options) {
              "TF_CONFIG starts this command on every host; give --run-dir, a folder that all see");
     if (cluster.evaluates) return evaluate_run(train);
     if (!cluster.starts) {
-      const fs::path record = fs::path(train.run_dir) / "launch.json";
+      const fs::path record = fs::path(train.run_dir) / kLaunchRecord;
       const std::string& starter = cluster.hosts.front().name;
       log_info("launch", "launch   {} starts the processes of {}; waiting for their end in {}",
                starter, cluster.task, printable(record.string()));
@@ -253,7 +273,7 @@ int launch_command(Options& options) {
            hosts.size() == 1 ? "" : "s", options.least_hosts);
   fs::path folder = folder_of(train);
   const NeededProcesses needed = needed_processes(train, folder);
-  const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
+  const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of_run(train, folder),
                             options.max_restarts, needed.least,       needed.spare};
   // Before what an earlier launch has left is deleted.
   check_run_folder(train);
@@ -264,15 +284,15 @@ int launch_command(Options& options) {
            printable((folder / "logs").string()), failed.message());
   folder = without_links(folder);
   // The lock of a host that was lost can only be in a folder of a launch.
-  PT_CHECK(train.dry_run || fs::exists(folder / "launch.json", failed) || !is_locked(folder),
+  PT_CHECK(train.dry_run || fs::exists(folder / kLaunchRecord, failed) || !is_locked(folder),
            kUsage, "another process is training in {}; wait for it, or give another --run-dir",
            printable(folder.string()));
   const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
-  LaunchRecord record(folder / "launch.json", source.launcher);
+  LaunchRecord record(folder / kLaunchRecord, source.launcher);
   const bool had_commits = record.has_commits();
   LaunchedTraining training(source, hosts,
                             {words, folder, train.status_file, train.resume_weights_only}, record);
-  take_commits(options.commit_every, train, record, training);
+  take_commits(options.commit_every, train, folder, record, training);
   record.begin();
   try {
     const int code = run_launch(limits, training);

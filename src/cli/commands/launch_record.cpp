@@ -119,6 +119,20 @@ void LaunchRecord::write(int code) const {
   write_document(path_, kSchema, body);
 }
 
+void leave_earlier_launch(const fs::path& folder) {
+  const fs::path path = folder / kLaunchRecord;
+  const LaunchRecord record(path, Launcher::kMpirun);
+  std::error_code failed;
+  fs::remove(path, failed);
+  PT_CHECK(!failed, kResource, "cannot delete {}, of an earlier launch of the run: {}",
+           printable(path.string()), failed.message());
+  if (record.has_commits())
+    log_warning("train",
+                "this run leaves what an earlier launch has kept in memory; on each of its hosts, "
+                "delete {}",
+                record.commits_folder().string());
+}
+
 int wait_for_launch(const fs::path& record, const std::string& starter) {
   StarterWatch watch;
   for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {

@@ -10,6 +10,8 @@
 
 namespace pipetrain {
 
+inline constexpr const char* kLaunchRecord = "launch.json";
+
 class LaunchRecord {
  public:
   /// Reads which commits an earlier launch of the run has left.
@@ -41,6 +43,11 @@ class LaunchRecord {
   std::string commits_id_;  // empty: there are none
   std::vector<LaunchHost> hosts_;
 };
+
+/// Deletes the record of an earlier launch in the folder of a run that goes on, or begins, without
+/// `launch`: what that one has left in memory is no longer part of the run. Error (kResource) if it
+/// cannot.
+void leave_earlier_launch(const std::filesystem::path& folder);
 
 /// Waits for the launch that `starter` runs, whose record this is; returns its exit code. Error
 /// (kDevice) when it has died, kResource when it does not begin.

@@ -79,13 +79,17 @@ void check_replica_mode(Options& options, const Checkpoint* resumed) {
            launch.size, pipeline.replicas[0], pipeline.replicas[0] == 1 ? "" : "s", launch.size);
 }
 
+std::optional<Checkpoint> record_to_resume(const Options& train,
+                                           const std::filesystem::path& folder) {
+  if (train.resume.empty() || train.resume_weights_only) return {};
+  std::optional<Checkpoint> resumed = newest_record(folder);
+  const bool is_path = train.resume != "auto" && train.resume != "latest";
+  if (!resumed && is_path) resumed = newest_record(train.resume);
+  return resumed;
+}
+
 NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder) {
-  std::optional<Checkpoint> resumed;
-  if (!train.resume.empty() && !train.resume_weights_only) {
-    resumed = newest_record(folder);
-    const bool is_path = train.resume != "auto" && train.resume != "latest";
-    if (!resumed && is_path) resumed = newest_record(train.resume);
-  }
+  const std::optional<Checkpoint> resumed = record_to_resume(train, folder);
   const auto is_one_each = [](const std::vector<Setting>& settings) {
     return std::ranges::none_of(settings, [](const Setting& each) {
       return each.first == "--gpus" ||

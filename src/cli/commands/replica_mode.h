@@ -18,6 +18,11 @@ struct Checkpoint;
 /// are checked when the network is created), (kResource) for too few processes.
 void check_replica_mode(Options& options, const Checkpoint* resumed);
 
+/// The newest checkpoint, without its tensors, that the options of train go on from; empty: none.
+/// `folder`: of the run that they begin or resume.
+std::optional<Checkpoint> record_to_resume(const Options& train,
+                                           const std::filesystem::path& folder);
+
 /// The processes that a run with backup workers needs, where every process is a replica.
 struct NeededProcesses {
   int least = 1;             // from the record of the run that is resumed

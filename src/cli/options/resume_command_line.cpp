@@ -233,9 +233,8 @@ std::string sums_in(const Specs& specs, const std::string& name, const std::stri
 }
 
 /// The settings of a checkpoint that the command line and the environment leave open.
-std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
-                                      const Options& options) {
-  const Specs specs = train_options();
+std::vector<Setting> open_settings(const FoundCheckpoint& found, const Specs& specs,
+                                   const Options& options) {
   const std::vector<Setting> kept =
       without_replaced_lists(kept_settings(found, specs), options.given);
   std::vector<Setting> open = overlay(kept, options.given);
@@ -251,7 +250,6 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
     if (!is_given) taken.push_back(setting);
     if (!tree.empty()) taken.emplace_back(name, tree);  // what is given comes after it
   }
-  check_paths(found, specs, taken, command);
   return taken;
 }
 
@@ -297,6 +295,19 @@ void keep_stages(const FoundCheckpoint& found, Options& options) {
   if (!is_asynchronous) return;
   pipeline.cuts = checkpoint.cuts;
   pipeline.order = checkpoint.order;
+}
+
+/// Applies settings of a checkpoint that options leave open.
+void complete_by(const FoundCheckpoint& found, std::vector<Setting> settings, Options& options) {
+  const std::vector<std::string> arguments = options.arguments;
+  const std::vector<Setting> given = options.given;
+  settings.insert(settings.end(), given.begin(), given.end());
+  options =
+      with_context([&] { return fmt::format("applying the settings of {}", manifest_of(found)); },
+                   [&] { return options_of("train", settings); });
+  options.given = given;
+  options.arguments = arguments;
+  keep_stages(found, options);
 }
 
 }  // namespace
@@ -352,19 +363,18 @@ fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) 
 }
 
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options) {
-  std::vector<Setting> settings = settings_to_take(found, command, options);
+  const Specs specs = train_options();
+  const std::vector<Setting> settings = open_settings(found, specs, options);
+  check_paths(found, specs, settings, command);
   std::string list;
   for (const Setting& setting : settings) list += " " + as_option(setting);
   if (!list.empty()) log_info(command, "settings{} · from the checkpoint", list);
-  const std::vector<std::string> arguments = options.arguments;
-  const std::vector<Setting> given = options.given;
-  settings.insert(settings.end(), given.begin(), given.end());
-  options =
-      with_context([&] { return fmt::format("applying the settings of {}", manifest_of(found)); },
-                   [&] { return options_of("train", settings); });
-  options.given = given;
-  options.arguments = arguments;
-  keep_stages(found, options);
+  complete_by(found, settings, options);
+}
+
+Options completed_by(const FoundCheckpoint& found, Options options) {
+  complete_by(found, open_settings(found, train_options(), options), options);
+  return options;
 }
 
 std::vector<int> devices_of_stages(const Checkpoint& checkpoint) {

@@ -36,6 +36,9 @@ std::filesystem::path folder_to_resume(const Options& options, const FoundCheckp
 /// chosen, and the cuts of asynchronous schedules.
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options);
 
+/// Options with those of a checkpoint, without a word and without looking at the paths.
+Options completed_by(const FoundCheckpoint& found, Options options);
+
 /// The devices of each stage of a checkpoint's run; empty where it does not say.
 std::vector<int> devices_of_stages(const Checkpoint& checkpoint);
 
