@@ -1,6 +1,7 @@
 """pipetrain launch with scripts that stand in for mpirun, and with a program that is replaced."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -147,6 +148,19 @@ while :; do sleep 0.05; done"""))
         for train in ([*TRAIN, "--max-steps", "2"], ["train", "--max-steps", "4", "--resume"]):
             _, err = self.succeed("launch", "--hosts", hosts, "--", *train, "--run-dir", "run", environment=MPI)
             self.assertIn("launch   2 processes", err)
+
+    def test_the_lock_of_a_lost_launch_is_waited_for(self):
+        steps = ["--save-every", "5", "--max-steps", "100000", "--resume=auto"]
+        self.launch(*steps)
+        self.wait_for_steps(20)
+        err = self.refused("usage", "launch", "--hosts", self.hosts, "--", *TRAIN, *steps, "--run-dir", "run", environment=MPI)
+        self.assertNotIn("of a lost host", err)  # this one renews its record
+        self.kill_launch()
+        with open(self.folder / "run/logs/.lock", "a") as lock:  # as a file server keeps it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.launch("--max-steps", str(self.newest_checkpoint() + 1), "--resume=auto", options=["--commit-every", "never"])
+            self.assertIn(b"maybe of a lost host, has locked run/logs", self.process.stderr.readline())
+        self.finish(0)
 
     def test_a_run_that_has_gone_on_without_launch_leaves_what_a_killed_launch_has_left(self):
         steps = ["--save-every", "5", "--max-steps"]

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -220,6 +222,23 @@ void take_commits(const std::string& every, const Options& train, const fs::path
   ::setenv(CommitSettings::kVariable, (steps + ":" + record.commits_folder().string()).c_str(), 1);
 }
 
+/// How long to wait for the lock that a launch holds. A launch that goes on renews its record;
+/// where its host was lost, the lock may outlast it.
+LockPatience patience_for_launch(const fs::path& folder) {
+  constexpr double kMostPause = LaunchPolicy::kLookSeconds + kDiscoverySeconds;
+  const auto renewed = [record = folder / kLaunchRecord] {
+    std::error_code unknown;
+    return fs::last_write_time(record, unknown);
+  };
+  const auto before = renewed();
+  for (const double end = steady_seconds() + kMostPause; is_locked(folder / "logs");) {
+    if (renewed() != before) return {};
+    if (steady_seconds() > end) return {kPatienceForLost.seconds, ErrorKind::kUsage};
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  return {};
+}
+
 /// Whether another launch of the same run may need what is left in memory. `had_commits`: when this
 /// one began.
 bool may_need_commits(int code, const LaunchedTraining& training, bool had_commits,
@@ -287,7 +306,8 @@ int launch_command(Options& options) {
   PT_CHECK(train.dry_run || fs::exists(folder / kLaunchRecord, failed) || !is_locked(folder),
            kUsage, "another process is training in {}; wait for it, or give another --run-dir",
            printable(folder.string()));
-  const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
+  // Whoever follows the run sees by it that the run goes on.
+  const FolderLock lock(folder / "logs", patience_for_launch(folder));
   LaunchRecord record(folder / kLaunchRecord, source.launcher);
   const bool had_commits = record.has_commits();
   LaunchedTraining training(source, hosts,
