@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -62,29 +64,50 @@ void allow_more_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);  // on failure: go on with fewer
 }
 
+bool is_command(const std::string& word) {
+  return std::ranges::count(pipetrain::commands(), word, &pipetrain::CommandSpec::name) > 0;
+}
+
+/// Whether an argument that is no command is a model.
+bool is_model(const std::string& word) {
+  std::error_code unknown;
+  return word.ends_with(".onnx") || std::filesystem::is_regular_file(word, unknown);
+}
+
 /// The position of the command among the arguments: the first one that is neither an option nor the
 /// value of one. Their number when there is none.
 std::size_t place_of_command(const std::vector<std::string>& arguments) {
   using namespace pipetrain;
   Options options;
   const std::vector<OptionSpec> specs = describe_options(options);
-  const auto takes_next = [&](std::string name) {
+  const auto has_value = [&](std::string name, const std::string& next) {
     std::replace(name.begin(), name.end(), '_', '-');
-    const auto named = [&](const OptionSpec& spec) {
-      return !spec.is_switch() &&
-             (spec.name == name ||
-              std::find(spec.aliases.begin(), spec.aliases.end(), name) != spec.aliases.end());
+    const auto takes = [&](const OptionSpec& spec) {
+      const bool named = spec.name == name || std::find(spec.aliases.begin(), spec.aliases.end(),
+                                                        name) != spec.aliases.end();
+      return named && (!spec.is_switch() || (takes_next(spec, next) && !is_command(next)));
     };
     return std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& spec) {
-      return named(spec) || std::any_of(spec.parts.begin(), spec.parts.end(), named);
+      return takes(spec) || std::any_of(spec.parts.begin(), spec.parts.end(), takes);
     });
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--") break;
     if (arguments[i].empty() || arguments[i][0] != '-' || arguments[i] == "-") return i;
-    if (takes_next(arguments[i])) ++i;
+    if (has_value(arguments[i], i + 1 < arguments.size() ? arguments[i + 1] : "")) ++i;
   }
   return arguments.size();
+}
+
+/// The options as a configuration file, where a model that was given as an argument has its key.
+std::string given_configuration(pipetrain::Options options, const std::string& command) {
+  using namespace pipetrain;
+  const bool takes_model =
+      std::ranges::find(commands(), command, &CommandSpec::name)->ending == "onnx" &&
+      options.against.empty();  // which compares two runs
+  if (takes_model && options.run.model.path.empty() && !options.arguments.empty())
+    options.settings.emplace_back("--model", options.arguments[0]);
+  return config_text(options, command, options.print_config == "all");
 }
 
 int run(std::vector<std::string> arguments) {
@@ -95,21 +118,16 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   std::string command = "train";
-  const auto& known = commands();
-  const auto named = [&](const std::string& word) {
-    return std::any_of(known.begin(), known.end(),
-                       [&](const CommandSpec& spec) { return spec.name == word; });
-  };
   const std::size_t at = place_of_command(arguments);
   // A model without a command is trained.
-  const auto is_model = [](const std::string& word) { return word.ends_with(".onnx"); };
-  if (at < arguments.size() && (named(arguments[at]) || (at == 0 && !is_model(arguments[0])))) {
+  if (at < arguments.size() &&
+      (is_command(arguments[at]) || (at == 0 && !is_model(arguments[0])))) {
     command = arguments[at];
     arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  if (!named(command)) {
+  if (!is_command(command)) {
     std::vector<std::string> names;
-    for (const CommandSpec& spec : known) names.push_back(spec.name);
+    for (const CommandSpec& spec : commands()) names.push_back(spec.name);
     const std::string near = nearest(command, names);
     PT_FAIL(kUsage, "unknown command \"{}\"{}", printable(command),
             near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
@@ -125,7 +143,7 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   if (!options.print_config.empty()) {
-    std::fputs(config_text(options, command, options.print_config == "all").c_str(), stdout);
+    std::fputs(given_configuration(options, command).c_str(), stdout);
     return 0;
   }
   check_vectors_wanted();
@@ -136,7 +154,7 @@ int run(std::vector<std::string> arguments) {
            "{} processes were started, but only training supports several: pipetrain train, with "
            "plan, tune and doctor",
            started);
-  for (const CommandSpec& spec : known) {
+  for (const CommandSpec& spec : commands()) {
     if (spec.name != command) continue;
     check_outputs(command, options);
     if (spec.computes) check_processor();

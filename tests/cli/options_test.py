@@ -111,6 +111,10 @@ class Documents(Case):
         self.assertEqual(complete("new", "res"), ["resnet18", "resnet50"])
         self.assertEqual(complete("data", "ins"), ["inspect"])
         self.assertEqual(complete("schedule", "show", "zb-v"), ["zb-v"])
+        # Bash makes three words of --name=value.
+        self.assertEqual(complete("train", "--optimizer", "=", "ada"), ["adamw", "adam", "adagrad"])
+        self.assertEqual(complete("--device", "=", "cu"), ["cuda"])
+        self.assertIn("cpu", complete("train", "--device", "="))
         # The files that an option or a command takes, and folders on the way to them.
         for name in ["m.onnx", "m.toml", "m.json", "m.svg"]:
             self.write(name, "")
@@ -134,6 +138,9 @@ class Documents(Case):
                 self.assertGreater(len(specs), 100)
                 for spec in specs:
                     self.assertIn(len(re.findall(r"(?<!\\):", spec)), (0, 2), spec)
+            else:
+                # tune takes the options of train.
+                self.assertTrue(re.search(r"_from train [^';]*\btune\b[^']*' -l epochs ", out))
             if shutil.which(shell):
                 subprocess.run([shell, "-n", self.write(shell, out)], check=True)
         self.refused("usage", "completion", "tcsh", says="bash, zsh or fish")
@@ -158,6 +165,22 @@ class Parsing(Case):
         out, _ = self.succeed("--gpus", "3", "plan", "--print-config")
         self.assertIn("pipetrain plan --config", out)
         self.assertIn("gpus = 3", out)
+        for words in (["--resume", "runs/latest", "train"], ["--resume", "train"]):
+            out, _ = self.succeed(*words, "--epochs", "3", "--print-config")
+            self.assertIn("epochs = 3", out)
+            self.assertNotIn("model", out)
+
+    def test_a_file_that_is_no_command_is_a_model(self):
+        for name in ("NET.ONNX", "net"):
+            shutil.copy(MODEL, self.folder / name)
+            _, err = self.succeed(name, "--device", "cpu", "--dry-run")
+            self.assertIn(name, err)
+        self.refused("usage", "trian", "net", says="did you mean train?")
+        self.refused("usage", "missing.ONNX", says='unknown command "missing.ONNX"')
+
+    def test_arguments_that_nothing_reads_are_refused(self):
+        self.refused("usage", "doctor", "x", says='unexpected argument "x"')
+        self.refused("usage", "help", "train", "x", says="help takes one command")
 
     def test_parts_are_checked_like_options(self):
         self.refused("usage", "train", "--optimizer", "sgd:momentun=1", says=["momentun", "did you mean momentum?"])
@@ -171,6 +194,14 @@ class Parsing(Case):
         self.refused("usage", "train", "--lr", says="--lr needs a value")
         self.refused("usage", "eval", "--momentum", "1", says=["--momentum", "train"])
 
+    def test_a_setting_in_a_value_is_checked_against_the_command(self):
+        for command, option, value, part in [("eval", "-b", "8:drop-last=true", "--drop-last"), ("profile", "-b", "8:drop_last=true", "--drop-last"),
+                                             ("eval", "--loss", "cross-entropy:smoothing=0.3", "--label-smoothing"),
+                                             ("schedule", "--replicas", "2,1:mode=async", "--replica-mode")]:
+            self.refused("usage", command, "x", option, value, says=f'{part} is not an option of "{command}"')
+        config = self.write("c.toml", 'batch-size = "8:drop-last=true"\n')  # which may be for several commands
+        self.assertEqual(self.printed("eval", "--config", config), ['batch-size = "8:drop-last=true"'])
+
     def test_command_line_before_environment_before_files(self):
         first = self.write("first.toml", 'lr = 1\nseed = 1\ndevice = "cuda"\nbatch_size = 8\n')
         second = self.write("second.toml", "lr = 2  # more\nseed = 2\n")
@@ -183,6 +214,12 @@ class Parsing(Case):
         config = self.write("c.toml", 'log_dir = "logs"\n')
         self.assertEqual(self.printed("--config", config), ['log-to = "tensorboard:logs"'])
         self.assertEqual(self.printed("--log_dir", "logs"), ['log-to = "tensorboard:logs"'])
+
+    def test_a_file_may_be_written_by_other_programs(self):
+        config = self.write("c.toml", '\ufeffbatch-size = 32\r\nfreeze = [  # two\n  "a,]*",\n\n  # and\n  "b*",\n]  # end\nseed = 1\n')
+        self.assertEqual(self.printed("--config", config), ['freeze = ["a,]*", "b*"]', "batch-size = 32", "seed = 1"])
+        for text, line in (("seed = 1\nfreeze = [\n  'a*'\n", 3), ("freeze = [\n'a*'\nseed = 1\n", 3), ("freeze = [", 1)):
+            self.refused("usage", "-m", MODEL, "--config", self.write("c.toml", text), says=f"line {line}:")
 
     def test_a_part_in_a_file_may_be_a_list(self):
         config = self.write("c.toml", 'lr-schedule = "multistep"\nlr-milestones = [30, 60]\nlora = 2\nlora-targets = ["a*", "b*"]\n')
@@ -248,6 +285,12 @@ class Parsing(Case):
         self.assertIn("# epochs = 1", every)
         self.assertGreater(len(every.splitlines()), len(out.splitlines()) + 30)
 
+    def test_a_printed_file_has_the_model_that_is_an_argument(self):
+        for command in ([], ["eval"], ["plan"], ["tune"]):
+            self.assertEqual(self.printed(*command, "net.onnx", "-b", "8"), ['model = "net.onnx"', "batch-size = 8"])
+        self.assertEqual(self.printed("verify", "run", "--against", "other"), ['against = "other"'])
+        self.assertEqual(self.printed("completion", "bash"), [])
+
     def test_a_printed_file_has_what_several_options_add_up_to(self):
         for words, lines in [(["--optimizer", "sgd:momentum=0.9", "--optimizer", "rmsprop"], ['optimizer = "rmsprop"']),
                              (["--momentum", "0.5", "--optimizer", "sgd:momentum=0.9"], ['optimizer = "sgd:momentum=0.9"']),
@@ -261,6 +304,27 @@ class Parsing(Case):
         config = self.write("c.toml", "seed = 3\n[verify]\nbatch_size = 7\n[train]\nepochs = 2\n")
         self.assertEqual(self.printed("verify", "--config", config), ["batch-size = 7", "seed = 3"])
         self.assertEqual(self.printed("train", "--config", config), ["epochs = 2", "seed = 3"])
+
+    def test_a_section_replaces_what_the_lines_above_it_say(self):
+        for above, below, left in [('lr-schedule = "multistep:at=2,4"', 'lr-schedule = "multistep:at=6"', ['lr-schedule = "multistep:at=6"']),
+                                   ('lr-schedule = "multistep"\nlr-milestones = [2, 4]', "lr-milestones = [6]",
+                                    ['lr-schedule = "multistep"', "lr-milestones = 6"]),
+                                   ('optimizer = "sgd:momentum=0.8"', 'optimizer = "sgd"', ['optimizer = "sgd"']),
+                                   ('optimizer = "sgd"\nmomentum = 0.8', 'optimizer = "adam"', ['optimizer = "adam"']),
+                                   ("epochs = 5", "max-steps = 8", ["max-steps = 8"]),
+                                   ('freeze = "a*"\nfreeze = "b*"', 'freeze = "c*"', ['freeze = "c*"'])]:
+            config = self.write("c.toml", f"{above}\n[eval]\nthreads = 3\n[train]\n{below}\n")
+            self.assertEqual(self.printed("train", "--config", config), left)
+        config = self.write("c.toml", 'momentum = 0.9\noptimizer = "sgd:momentum=0.8"\n')
+        self.assertEqual(self.printed("train", "--config", config), ['optimizer = "sgd:momentum=0.8"'])
+
+    def test_a_run_trains_by_the_section_alone(self):
+        def trained(config):
+            self.succeed("-m", MODEL, "--config", self.write("c.toml", config), "--device", "cpu", "--max-steps", "4", "-q", "-o", "t.onnx", "--overwrite")
+            return (self.folder / "t.onnx").read_bytes()
+
+        for above, below in [('optimizer = "sgd:momentum=0.8"', 'optimizer = "sgd"'), ('lr-schedule = "multistep:at=1"', 'lr-schedule = "multistep:at=3"')]:
+            self.assertEqual(trained(f"{above}\n[train]\n{below}\n"), trained(f"{below}\n"))
 
     def test_mistakes_in_a_file_name_the_line(self):
         for text, says in [("seed = 1\nlrr = 2\n", ["line 2", '"lrr"', "did you mean lr?"]),
@@ -312,6 +376,8 @@ class Suggestions(Case):
                              "--early-stopping-patience": "--patience", "--resume-from-checkpoint": "--resume=PATH"}.items():
             with self.subTest(given):
                 self.refused("usage", "train", given, "1", says=f"did you mean {meant}?")
+
+        self.refused("usage", "train", "--weights", "x", says="did you mean --model?")
 
     def test_settings_that_nothing_uses_are_told(self):
         run = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "1"]

@@ -211,6 +211,16 @@ class Inputs(Case):
         for _ in range(2):
             self.succeed("predict", "m.onnx", "--data", "d.csv", "-o", "p.csv")
 
+    def test_two_outputs_have_two_files(self):
+        train = ["train", MODEL, "--device", "cpu", "--max-steps", "1"]
+        for command, one, other in [(train, "--output", "--status-file"), (train, "--output", "--trace"), (train, "--metrics", "--trace"),
+                                    ([*train, "--lora", "2"], "--adapter", "--metrics"), (["plan", MODEL], "--svg", "--dot"),
+                                    (["plan", MODEL], "--output", "--svg"), (["schedule", "show", "1f1b"], "--svg", "--csv")]:
+            for file in ("new.onnx", "./new.onnx", self.folder / "new.onnx"):
+                self.refused("usage", *command, one, "new.onnx", other, file, says=[one, other, "both name", "give two files"])
+        self.assertEqual(os.listdir(self.folder), [])
+        self.succeed("plan", MODEL, "--svg", "/dev/null", "--dot", "/dev/null")
+
     def test_nor_one_that_a_checkpoint_names(self):
         rows = "\n".join(digits()[:64]) + "\n"
         self.write("d.csv", rows)

@@ -178,10 +178,10 @@ constexpr std::string_view kSyntax =
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
     "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
-    "environment, configuration files (a later file wins), a resumed checkpoint, defaults. Where "
-    "a value replaces another one (--optimizer adam over a file's sgd:momentum=0.8), what stood "
-    "after the colon is dropped. A setting given as an option by itself (momentum = 0.8) stays if "
-    "the new value has it, too.";
+    "environment, configuration files (a later file wins; in a file, what follows [COMMAND] wins "
+    "for that command), a resumed checkpoint, defaults. Where a value replaces another one "
+    "(--optimizer adam over a file's sgd:momentum=0.8), what stood after the colon is dropped. A "
+    "setting given as an option by itself (momentum = 0.8) stays if the new value has it, too.";
 
 // --- roff ---
 
@@ -352,6 +352,7 @@ std::string reference_markdown() {
 }
 
 int help_command(Options& options) {
+  PT_CHECK(options.arguments.size() <= 1, kUsage, "help takes one command: pipetrain help train");
   if (options.man)
     print(manual_page());
   else if (options.markdown)

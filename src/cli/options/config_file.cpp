@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -32,19 +33,43 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
-/// Reads values from the right side of a line.
+/// The lines of a file without the blanks around them.
+class ConfigLines {
+ public:
+  ConfigLines(std::string_view text, ConfigLine& line) : text_(text), line_(line) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of editors on Windows
+    if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
+  }
+
+  /// None: there are no more.
+  std::optional<std::string_view> next() {
+    if (text_.empty()) return {};
+    const std::size_t end = text_.find('\n');
+    const std::string_view content = trimmed(text_.substr(0, end));
+    text_.remove_prefix(end == text_.npos ? text_.size() : end + 1);
+    ++line_.number;
+    return content;
+  }
+
+ private:
+  std::string_view text_;
+  ConfigLine& line_;
+};
+
+/// Reads values from the right side of a line. A list may go on in the lines below.
 class ValueReader {
  public:
-  ValueReader(std::string_view text, const ConfigLine& line) : text_(text), line_(line) {}
+  ValueReader(std::string_view text, ConfigLines& lines, const ConfigLine& line)
+      : text_(text), lines_(lines), line_(line) {}
 
   std::vector<std::string> read() {
     std::vector<std::string> values;
     skip();
     if (next() == '[') {
       ++at_;
-      for (skip(); next() != ']'; skip()) {
+      for (skip_in_list(); next() != ']'; skip_in_list()) {
         values.push_back(scalar(",]"));
-        skip();
+        skip_in_list();
         if (next() == ',')
           ++at_;
         else if (next() != ']')
@@ -66,6 +91,14 @@ class ValueReader {
   char next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip() {
     while (at_ < text_.size() && kBlank.find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  void skip_in_list() {
+    for (skip(); at_ == text_.size() || next() == '#'; skip()) {
+      const std::optional<std::string_view> more = lines_.next();
+      if (!more) line_.fail("the closing ] of a list is missing");
+      text_ = *more;
+      at_ = 0;
+    }
   }
   std::string scalar(std::string_view ends) {
     const char quote = next();
@@ -98,6 +131,7 @@ class ValueReader {
   }
 
   std::string_view text_;
+  ConfigLines& lines_;
   const ConfigLine& line_;
   std::size_t at_ = 0;
 };
@@ -187,17 +221,15 @@ void add_parts(const OptionSpec& spec, const std::string& text,
 std::vector<Assignment> parse_config(const std::string& text, const std::string& name,
                                      const std::string& command,
                                      const std::vector<OptionSpec>& specs) {
-  std::vector<Assignment> settings;
+  std::vector<Assignment> of_all, of_section;  // of all commands, of this one
   ConfigLine line{name};
   bool applies = true;
   std::string section;
   // The lines that set options, by section and key: what is set twice is a mistake.
-  std::map<std::string, int> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view content = trimmed(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
-    ++line.number;
+  std::map<std::string, int> set_in;
+  ConfigLines lines(text, line);
+  while (const std::optional<std::string_view> next = lines.next()) {
+    const std::string_view content = *next;
     if (content.empty() || content[0] == '#') continue;
     if (content[0] == '[') {
       section = section_of(content, line);
@@ -220,28 +252,32 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
           fmt::format("unknown option \"{}\"{}", printable(key),
                       found.spec || near.empty() ? "" : fmt::format("; did you mean {}?", near)));
     }
-    const std::vector<std::string> values = ValueReader(content.substr(equal + 1), line).read();
     const OptionSpec& named = found.part ? *found.part : *found.spec;
     if (found.part || !named.repeatable) {
-      const auto [first, is_new] = lines.emplace(section + named.name, line.number);
+      const auto [first, is_new] = set_in.emplace(section + named.name, line.number);
       if (!is_new)
         line.fail(fmt::format("{} is already set in line {}", named.name, first->second));
     }
+    const std::vector<std::string> values =
+        ValueReader(content.substr(equal + 1), lines, line).read();
     if (!applies || !found.spec->applies_to(command)) continue;
     if (values.size() > 1 && !named.repeatable)
       line.fail(fmt::format("{} takes one value", named.name));
+    std::vector<Assignment>& settings = section.empty() ? of_all : of_section;
     for (const std::string& given : values) {
       const std::string value = is_earlier ? current_spelling("--" + key, given)->second
                                            : value_under_own_name("--" + key, given);
-      settings.push_back(setting_of(*found.spec, found.part, value));
+      const Assignment setting = setting_of(*found.spec, found.part, value);
+      discard_replaced(specs, setting, settings);
+      settings.push_back(setting);
       try {
-        found.spec->set(settings.back().second);
+        found.spec->set(setting.second);
       } catch (const Error& error) {
         line.fail(error.what());
       }
     }
   }
-  return settings;
+  return overlay(of_all, of_section);
 }
 
 std::vector<Assignment> read_config(const std::string& path, const std::string& command,

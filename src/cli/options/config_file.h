@@ -4,7 +4,7 @@
 //   lr = 1e-3                        numbers, true, false and words, bare or quoted
 //   optimizer = "sgd:momentum=0.9"   momentum = 0.9 on a line of its own means the same
 //   freeze = ["conv*", "bn*"]        options that may be given several times
-//   [eval]                           from here on: for this command only
+//   [eval]                           from here on: for this command only, over the lines above
 //   batch_size = 256                 _ for - as on the command line
 #pragma once
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "cli/options/option_table.h"
 #include "cli/options/option_values.h"
 #include "cli/options/other_names.h"
-#include "data/rows/readers.h"
 #include "partition/plan_file.h"
 
 namespace pipetrain {
@@ -112,23 +110,17 @@ std::string commands_of(const std::vector<OptionSpec>& specs, const std::string&
 
 [[noreturn]] void fail_unknown(const std::vector<OptionSpec>& specs, const std::string& name,
                                const std::string& command) {
-  if (const std::string whose = commands_of(specs, name); !whose.empty()) {
-    PT_FAIL(kUsage, "{} is not an option of \"{}\"; it belongs to: {}", name, command, whose);
-  }
   const std::vector<std::string> known = names_of_options(specs, command);
   std::string near(option_meant_by(name));
-  if (std::ranges::count(known, near.substr(0, near.find_first_of(" ="))) == 0)
+  if (std::ranges::count(known, near.substr(0, near.find_first_of(" ="))) == 0) {
+    const std::string whose = commands_of(specs, name);
+    PT_CHECK(whose.empty(), kUsage, "{} is not an option of \"{}\"; it belongs to: {}", name,
+             command, whose);
     near = nearest(name, known);
+  }
   PT_FAIL(kUsage, "unknown option {}{}", printable(name),
           near.empty() ? fmt::format("; see: pipetrain {} --help", command)
                        : fmt::format("; did you mean {}?", near));
-}
-
-/// Whether the word behind a switch that may have a path is that path: "--resume runs/latest". A
-/// model and another option are not.
-bool takes_next(const OptionSpec& spec, const std::string& word) {
-  return spec.optional_value.find("PATH") != std::string::npos && !word.empty() && word[0] != '-' &&
-         !word.ends_with(".onnx");
 }
 
 const OptionSpec& spec_named(const std::vector<OptionSpec>& specs, const std::string& name) {
@@ -141,6 +133,26 @@ std::string key_of(const std::string& part) {
   return key;
 }
 
+/// The keys of the settings in a value: "8:drop-last=true", "rank=8,alpha=16", ":momentum=0.9".
+std::vector<std::string> keys_in(const OptionSpec& spec, const std::string& value) {
+  const auto [own, rest] = spec.split_value(value);
+  std::vector<std::string> keys;
+  for (const std::string& part : split_list_of(rest.empty() ? own : rest.substr(1))) {
+    if (part.find('=') != part.npos) keys.push_back(key_of(part));
+  }
+  return keys;
+}
+
+/// Error (kUsage) for a setting in a value that the option has with other commands only.
+void check_parts(const std::vector<OptionSpec>& specs, const OptionSpec& spec,
+                 const std::string& value, const std::string& command) {
+  for (const std::string& key : keys_in(spec, value)) {
+    const auto part = std::ranges::find(spec.parts, key, &OptionSpec::key);
+    if (part != spec.parts.end() && !part->applies_to(command))
+      fail_unknown(specs, part->name, command);
+  }
+}
+
 /// What the settings of one layer set.
 struct Layer {
   std::map<std::string, std::string> values;            // options' own, without their parts
@@ -148,30 +160,11 @@ struct Layer {
 
   void add(const std::vector<OptionSpec>& specs, const Assignment& setting) {
     const auto& [name, value] = setting;
-    const auto [own, rest] = spec_named(specs, name).split_value(value);
-    if (sets_whole(value)) values[name] = own;
-    // "rank=8,alpha=16" is "8:alpha=16".
-    for (const std::string& part : split_list_of(rest.empty() ? own : rest.substr(1))) {
-      if (part.find('=') != part.npos) parts.emplace(name, key_of(part));
-    }
+    const OptionSpec& spec = spec_named(specs, name);
+    if (sets_whole(value)) values[name] = spec.split_value(value).first;
+    for (const std::string& key : keys_in(spec, value)) parts.emplace(name, key);
   }
 };
-
-/// Takes what a value replaces out of the settings before it, as between layers: an earlier value
-/// with what is written in it, and the parts that both set.
-void discard_replaced(const std::vector<OptionSpec>& specs, const Assignment& now,
-                      std::vector<Assignment>& settings) {
-  const OptionSpec& spec = spec_named(specs, now.first);
-  if (!sets_whole(now.second) || spec.parts.empty()) return;
-  Layer layer;
-  layer.add(specs, now);
-  std::erase_if(settings, [&](const Assignment& earlier) {
-    if (earlier.first != now.first) return false;
-    return sets_whole(earlier.second)
-               ? !spec.repeatable
-               : layer.parts.contains({now.first, key_of(earlier.second.substr(1))});
-  });
-}
 
 /// The settings of a command line, by the options' own names.
 std::vector<Assignment> read_arguments(const std::string& command,
@@ -216,6 +209,7 @@ std::vector<Assignment> read_arguments(const std::string& command,
     }
     const Assignment setting =
         setting_of(*named.spec, named.part, value_under_own_name(name, value));
+    check_parts(specs, *named.spec, setting.second, command);
     discard_replaced(specs, setting, settings);
     settings.push_back(setting);
   }
@@ -282,25 +276,6 @@ std::string without_lists_of(const Layer& upper, const OptionSpec& spec, const s
   return rest.empty() ? kept : kept.empty() ? own : own + ":" + kept;
 }
 
-/// The files of a folder or a glob that data are read from; otherwise the path itself.
-std::vector<std::string> files_of_data(const std::string& path) {
-  std::error_code unknown;
-  try {
-    if (!std::filesystem::is_directory(path, unknown)) return list_files(path);
-    const TableFiles tables = table_files_in(path);
-    if (!tables.train.empty()) return {tables.train, tables.validation};
-    std::vector<std::string> files = list_files(path);
-    if (has_images(path)) {  // beside which no reader takes these
-      std::erase_if(files, [](const std::string& file) {
-        return file.ends_with(".json") || file.ends_with(".csv");
-      });
-    }
-    return files;
-  } catch (const Error&) {
-    return {path};  // the reader of the data will say what is wrong
-  }
-}
-
 }  // namespace
 
 bool OptionSpec::applies_to(const std::string& command) const {
@@ -363,6 +338,11 @@ Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std:
   return {spec.name, part ? ":" + part->key + "=" + value : value};
 }
 
+bool takes_next(const OptionSpec& spec, const std::string& word) {
+  return spec.optional_value.find("PATH") != std::string::npos && !word.empty() && word[0] != '-' &&
+         !word.ends_with(".onnx");
+}
+
 bool sets_whole(const std::string& value) { return !value.starts_with(':'); }
 
 bool is_ruled_out(const std::string& name, const std::map<std::string, std::string>& values) {
@@ -382,6 +362,20 @@ bool is_ruled_out(const std::string& name, const std::map<std::string, std::stri
     // alone.
     return rival->first != "--val-split" ||
            rival->second.find_first_not_of("0.%") != std::string::npos;
+  });
+}
+
+void discard_replaced(const std::vector<OptionSpec>& specs, const Assignment& now,
+                      std::vector<Assignment>& settings) {
+  const OptionSpec& spec = spec_named(specs, now.first);
+  if (!sets_whole(now.second) || spec.parts.empty()) return;
+  Layer layer;
+  layer.add(specs, now);
+  std::erase_if(settings, [&](const Assignment& earlier) {
+    if (earlier.first != now.first) return false;
+    return sets_whole(earlier.second)
+               ? !spec.repeatable
+               : layer.parts.contains({now.first, key_of(earlier.second.substr(1))});
   });
 }
 
@@ -454,44 +448,6 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
   check_values(options);
   resolve_values(options);
   return options;
-}
-
-void check_outputs(const std::string& command, const Options& options) {
-  namespace fs = std::filesystem;
-  Options copy = options;
-  std::vector<OptionSpec> specs = describe_options(copy);
-  std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command); });
-  std::vector<std::string> inputs = options.configs;
-  const CommandSpec& described = *std::ranges::find(commands(), command, &CommandSpec::name);
-  for (const std::string& argument : options.arguments) {
-    if (std::ranges::count(described.words, argument) == 0) inputs.push_back(argument);
-  }
-  std::vector<std::string> data;
-  for (const OptionSpec& spec : specs) {
-    if (spec.path != PathUse::kRead) continue;
-    const bool is_data = spec.name == "--data" || spec.name == "--val-data";
-    (is_data ? data : inputs).push_back(spec.get());
-  }
-  const bool asks = std::ranges::count(specs, "--overwrite", &OptionSpec::name) > 0;
-  for (const OptionSpec& spec : specs) {
-    if (spec.path != PathUse::kWrite) continue;
-    const std::string output = spec.get();
-    std::error_code unknown;  // of what is no file: "-", "synthetic"
-    PT_CHECK(!spec.value.starts_with("FILE") || output == "-" || !fs::is_directory(output, unknown),
-             kUsage, "{}: \"{}\" is a folder; name a file in it", spec.name, printable(output));
-    if (asks && (spec.name == "--output" || spec.name == "--adapter")) continue;
-    if (!fs::is_regular_file(output, unknown)) continue;
-    // A folder may have many files; it is read where there is something to lose.
-    for (const std::string& path : std::exchange(data, {})) {
-      const std::vector<std::string> files = files_of_data(path);
-      inputs.insert(inputs.end(), files.begin(), files.end());
-    }
-    for (const std::string& input : inputs) {
-      PT_CHECK(!fs::equivalent(input, output, unknown), kUsage,
-               "{} \"{}\" is an input of this command; give another file", spec.name,
-               printable(output));
-    }
-  }
 }
 
 }  // namespace pipetrain

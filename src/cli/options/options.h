@@ -186,8 +186,8 @@ struct CommandSpec {
 };
 const std::vector<CommandSpec>& commands();
 
-/// Error (kUsage) for an output of a command that is a folder and not a file, or that is one of its
-/// inputs, which would be lost. Outputs that only replace a file with --overwrite may be inputs.
+/// Error (kUsage) for an output of a command that is a folder and not a file, that another option
+/// writes too, or that is one of its inputs, which would be lost. Outputs that only replace a file with --overwrite may be inputs.
 void check_outputs(const std::string& command, const Options& options);
 
 /// Parses the arguments of one command: command line before environment before configuration files.
@@ -199,6 +199,11 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
 
 /// The resolved settings that affect the results, as checkpoints record them.
 std::vector<Assignment> recorded_settings(const Options& options);
+
+/// Takes what a value replaces out of the settings before it, as between layers: an earlier value
+/// with what is written in it, and the parts that both set.
+void discard_replaced(const std::vector<OptionSpec>& specs, const Assignment& now,
+                      std::vector<Assignment>& settings);
 
 /// The settings of a lower layer without the lists in their values that the upper one sets by
 /// themselves: "multistep:at=30%" below ":at=50%" is "multistep".
@@ -219,6 +224,10 @@ bool is_ruled_out(const std::string& name, const std::map<std::string, std::stri
 /// What setting an option, or a part of one, is written as: ":KEY=VALUE" sets a part.
 Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std::string& value);
 bool sets_whole(const std::string& value);
+
+/// Whether the word behind a switch that may have a path is that path: "--resume runs/latest". A
+/// model and another option are not.
+bool takes_next(const OptionSpec& spec, const std::string& word);
 
 /// Every name that a command takes: options, their parts, aliases, "--no-…".
 std::vector<std::string> names_of_options(const std::vector<OptionSpec>& specs,

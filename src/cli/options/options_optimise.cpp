@@ -247,7 +247,7 @@ void describe_steps(Table& table, OptimizationConfig& optimization) {
   Table batch_settings;
   batch_settings
       .flag("--drop-last", optimization.drop_last,
-            "drop the last batch of an epoch if it is smaller", kTrainCommands)
+            "drop the last batch of an epoch if it is smaller", kPlanCommands)
       .affects(ResultEffect::kDerived);
   Table::nest(batch, std::move(batch_settings));
 }

@@ -180,7 +180,7 @@ void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
                "sync: replicas share each mini-batch and wait for each other; async: each computes "
                "whole mini-batches, and gradients are applied as they arrive; backup:N: an update "
                "uses the gradients that arrive first and discards those of the last N replicas",
-               "train verify")
+               kPlanCommands)
           .affects(ResultEffect::kDerived);
   mode.set = [&updates](const std::string& v) { updates = parse_replica_mode(v, updates); };
   mode.get = [&updates] { return text_of_mode(updates); };
@@ -191,7 +191,7 @@ void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
                "for --replica-mode async: maximum age of the weights, in updates, when their "
                "gradient is applied; at least the number of other replicas; auto: four times that "
                "number",
-               "train verify")
+               kPlanCommands)
           .affects(ResultEffect::kDerived);
   staleness.set = [&updates](const std::string& v) {
     updates.staleness = v == "auto" ? -1 : parse_int("--staleness", v, /*least=*/0);
@@ -293,7 +293,8 @@ void describe_pipeline(Table& table, Options& options) {
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
                  "train profile plan simulate eval predict verify schedule")
       .affects(ResultEffect::kDerived)
-      .means("simulate", "micro-batches per step; auto: 2, 4, 8 and 16, of at least one sample each")
+      .means("simulate",
+             "micro-batches per step; auto: 2, 4, 8 and 16, of at least one sample each")
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table

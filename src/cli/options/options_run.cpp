@@ -29,7 +29,7 @@ void describe_errors(Table& table, Options& options) {
            {"skip", OnNonfinite::kSkip},
            {"ignore", OnNonfinite::kIgnore}},
           "what to do when the loss is not finite; skip: skip steps whose gradients are not finite",
-          kTrainCommands)
+          kPlanCommands)
       .affects(ResultEffect::kUnrecorded)
       .key = "nan";
   kinds.group = "Checkpoints";
