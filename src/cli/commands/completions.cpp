@@ -98,6 +98,9 @@ _pipetrain() {{
     case " $commands " in *" ${{COMP_WORDS[i]}} "*) command="${{COMP_WORDS[i]}}"; break ;; esac
   done
   COMPREPLY=()
+  # Bash takes the sign of --name=value for a word of its own.
+  if [[ $before == "=" ]]; then before="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
+  if [[ $word == "=" ]]; then word=""; fi
   case "$before" in
 {}  esac
   if [[ -n ${{values+set}} ]]; then
@@ -198,7 +201,10 @@ std::string fish_completion(const std::vector<OptionSpec>& specs) {
   for (const OptionSpec& spec : specs) {
     std::string condition;
     if (spec.commands != "*") {
-      condition = fmt::format("__fish_seen_subcommand_from {}", spec.commands);
+      condition = "__fish_seen_subcommand_from";
+      for (const CommandSpec& command : commands()) {
+        if (spec.applies_to(command.name)) condition += " " + command.name;
+      }
       if (spec.applies_to("train"))
         condition += fmt::format("; or not __fish_seen_subcommand_from{}", names);
       condition = " -n " + shell_text(condition);

@@ -194,6 +194,9 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
 }  // namespace
 
 int doctor_command(Options& options) {
+  PT_CHECK(options.arguments.empty(), kUsage,
+           "unexpected argument \"{}\"; see: pipetrain doctor --help",
+           printable(options.arguments.front()));
   return run_together(options.run.pipeline.timeout_seconds,
                       [&](ProcessGroup* processes) { return doctor_in(options, processes); });
 }
