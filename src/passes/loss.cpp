@@ -240,6 +240,10 @@ class LossBuilder {
     PT_CHECK(classifies || (options_.label_smoothing == 0 && options_.class_weights.empty()),
              kUsage, "{} and {} belong to cross-entropy, not to {}", setting("label-smoothing"),
              setting("class-weights"), name_of(loss.kind));
+    PT_CHECK(classifies || loss.kind == LossKind::kOutput ||
+                 options_.ignore_index == LossOptions().ignore_index,
+             kUsage, "{} belongs to cross-entropy, not to {}", setting("ignore-index"),
+             name_of(loss.kind));
     switch (loss.kind) {
       case LossKind::kCrossEntropy:
       case LossKind::kCausalLm:

@@ -316,7 +316,8 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
        [&](const std::string& v) { loss.loss = v; });
   take(kLossOutput, setting("logits"), "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
-  take(kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
+  const bool may_ignore = loss.loss != "bce" && loss.loss != "mse" && loss.loss != "l1";
+  take(kIgnoreIndex, setting("ignore-index"), "-100", may_ignore && loss.ignore_index == -100,
        [&](const std::string& v) {
          const auto [end, error] =
              std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);

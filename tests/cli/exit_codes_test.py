@@ -270,6 +270,12 @@ class Divergence(Case):
         self.succeed(*run, "--on-error", "nan=ignore", "--run-dir", "ignored")
 
 
+class ClassWeights(Case):
+    def test_weights_that_train_nothing_are_refused(self):
+        for weights in (["0"] * 10, ["1e-50"] * 10, ["1e39"] + ["1"] * 9):
+            self.refused("usage", "train", "-m", MODEL, "--class-weights", ",".join(weights), says="--class-weights")
+
+
 class Assertion(Case):
     def test_an_untrained_network_does_not_pass(self):
         self.refused("assertion", "eval", MODEL, "--data", DATA, "--assert", "accuracy>=0.97",
@@ -278,6 +284,7 @@ class Assertion(Case):
     def test_what_holds_passes(self):
         self.succeed("eval", MODEL, "--data", DATA, "--assert", "accuracy<0.5")
         self.succeed("eval", MODEL, "--data", DATA, "--assert", "loss>1")
+        self.succeed("eval", MODEL, "--data", DATA, "--assert", " accuracy >= 0 ")
 
     def test_an_unknown_metric_is_a_mistake_in_usage(self):
         self.refused("usage", "eval", MODEL, "--data", DATA, "--assert", "speed>=1", says=["speed", "accuracy"])

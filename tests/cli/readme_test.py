@@ -114,6 +114,13 @@ class Readme(Case):
             with self.subTest(line):
                 self.run_line(line)
 
+    def test_the_commands_of_fine_tuning_make_a_good_model(self):
+        (self.folder / "models").symlink_to(MODELS)
+        self.write("five.csv", "".join(row + "\n" for row in digits() if int(row.rpartition(",")[2]) < 5))
+        for line in commands((SOURCE / "docs/fine-tuning.md").read_text()):
+            self.run_line(line)
+        self.succeed("eval", "five.onnx", "--data", "five.csv", "--assert", "accuracy>=0.85")
+
     def prepare(self):
         (self.folder / "models").symlink_to(MODELS)
         rows = digits()[:400]

@@ -198,6 +198,15 @@ TEST(Loss, OfMixedLabelsHasNoClassWeights) {
   });
 }
 
+TEST(Loss, OfNumbersIgnoresNoLabel) {
+  const OnnxModel model = linear_classifier();
+  for (const char* kind : {"bce", "mse", "l1"}) {
+    test::expect_error(ErrorKind::kUsage, "ignore-index belongs to cross-entropy",
+                       [&] { with_loss(model, {.loss = kind, .ignore_index = 255}); });
+  }
+  EXPECT_EQ(with_loss(model, {.ignore_index = 255}).loss.ignore_index, 255);
+}
+
 // --- networks whose last nodes make probabilities ---
 
 std::vector<OnnxDim> dims_of(const Shape& shape) {

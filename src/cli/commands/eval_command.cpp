@@ -39,6 +39,12 @@ struct Assertion {
   double limit = 0;
 };
 
+/// A text without the blanks around it: "accuracy >= 0.97" is "accuracy>=0.97".
+std::string without_blanks(std::string text) {
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text.erase(0, text.find_first_not_of(' '));
+}
+
 /// Error (kUsage) for what is no such demand, before anything is evaluated.
 Assertion parse_assertion(const std::string& text) {
   Assertion out;
@@ -47,8 +53,8 @@ Assertion parse_assertion(const std::string& text) {
     const std::size_t at = text.find(comparison);
     if (at == std::string::npos) continue;
     out.comparison = comparison;
-    out.metric = metric_named(text.substr(0, at));
-    const std::string number = text.substr(at + out.comparison.size());
+    out.metric = metric_named(without_blanks(text.substr(0, at)));
+    const std::string number = without_blanks(text.substr(at + out.comparison.size()));
     char* end = nullptr;
     out.limit = std::strtod(number.c_str(), &end);
     PT_CHECK(end && end != number.c_str() && *end == 0, kUsage, "--assert: \"{}\" is not a number",

@@ -1,6 +1,7 @@
 // Options of the network: what it is, which tensors are trained, and by which loss.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cli/options/option_table.h"
 
@@ -225,7 +226,12 @@ void describe_loss(Table& table, Options& options) {
       loss.class_weights.push_back(parse_real("--class-weights", text));
       PT_CHECK(loss.class_weights.back() >= 0, kUsage,
                "--class-weights must not be negative, not {}", printable(text));
+      PT_CHECK(loss.class_weights.back() <= std::numeric_limits<float>::max(), kUsage,
+               "--class-weights must fit into a float32, not {}", printable(text));
     }
+    const auto counts = [](double weight) { return static_cast<float>(weight) > 0; };
+    PT_CHECK(loss.class_weights.empty() || std::ranges::any_of(loss.class_weights, counts), kUsage,
+             "--class-weights {}: one must be above 0, or no sample counts", printable(v));
   };
   weights.get = [&loss] {
     return loss.balanced_classes ? std::string("balanced")
