@@ -18,9 +18,10 @@ namespace pipetrain {
 namespace {
 
 std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& scope,
-                                    std::int64_t own) {
-  // A given profile is of one micro-batch size.
-  if (!scope.micro_batches || !config.pipeline.profile_path.empty()) return {static_cast<int>(own)};
+                                    std::int64_t own, bool fixed_batch) {
+  // A model with a fixed batch has one micro-batch size, and so does a given profile.
+  if (!scope.micro_batches || fixed_batch || !config.pipeline.profile_path.empty())
+    return {static_cast<int>(own)};
   std::set<int> counts = {static_cast<int>(own)};
   const std::int64_t batch = config.optimization.batch_size;
   for (std::int64_t count = 1; count < batch; count *= 2) {
@@ -48,6 +49,7 @@ class CostsBySize {
   }
 
   int own() const { return static_cast<int>(own_->micro_batches()); }
+  bool has_fixed_batch() const { return own_->model().has_fixed_batch(); }
   const std::vector<int>& order() const { return config_.pipeline.order; }
   int processors() const { return own_->processors(); }
   std::optional<CoreSharing> waking() const { return own_->waking(); }
@@ -96,7 +98,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.devices = config.pipeline.devices;
   request.processors = scope.processors > 0 ? scope.processors : costs.processors();
   request.waking = costs.waking();
-  request.micro_batches = micro_batch_counts(config, scope, costs.own());
+  request.micro_batches = micro_batch_counts(config, scope, costs.own(), costs.has_fixed_batch());
   if (scope.profile_seconds > 0) {
     // Sizes near the run's own first.
     const double own = std::log2(static_cast<double>(costs.own()));
@@ -160,8 +162,8 @@ void take_over(const Candidate& candidate, RunConfig& config) {
   pipeline.replicas.clear();
   if (candidate.replicas > 1)
     pipeline.replicas.assign(static_cast<std::size_t>(candidate.places), candidate.replicas);
-  pipeline.micro_batches = candidate.micro_batches;
-  pipeline.micro_batch_size = 0;
+  // A given size may be another than that of as many micro-batches of equal size.
+  if (pipeline.micro_batch_size == 0) pipeline.micro_batches = candidate.micro_batches;
   pipeline.cuts = candidate.plan.cuts();
   // A shorter warm-up may be what makes it fit.
   if (candidate.recompute)

@@ -34,6 +34,7 @@ struct SearchScope {
 FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope);
 
 /// Sets schedule, devices, replicas, micro-batches and recompute of a run as a candidate has them.
+/// A given micro-batch size stays: a search varies the number of micro-batches only without one.
 void take_over(const Candidate& candidate, RunConfig& config);
 
 }  // namespace pipetrain

@@ -48,14 +48,18 @@ void PlannedNetwork::stay_within_memory() {
 /// Bytes by which the fullest device is over the limit.
 std::size_t PlannedNetwork::memory_excess() const {
   const std::size_t limit = memory_limit_bytes();
-  if (limit == 0 || estimated()) return 0;  // devices that are not present have no layout
+  if (limit == 0) return 0;
+  const std::size_t most = most_device_bytes();
+  return most > limit ? most - limit : 0;
+}
+
+std::size_t PlannedNetwork::most_device_bytes() const {
   std::vector<std::size_t> bytes(static_cast<std::size_t>(devices()), 0);
   for (int s = 0; s < stages(); ++s) {
     for (const int device : predicted_program().placement[static_cast<std::size_t>(s)])
       bytes[static_cast<std::size_t>(device)] += predicted_memory(s).total();
   }
-  const std::size_t most = *std::max_element(bytes.begin(), bytes.end());
-  return most > limit ? most - limit : 0;
+  return *std::max_element(bytes.begin(), bytes.end());
 }
 
 bool PlannedNetwork::has_replicas() const {

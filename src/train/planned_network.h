@@ -35,6 +35,8 @@ class PlannedNetwork : public ProfiledNetwork {
   const ArenaBytes& predicted_memory(int stage) const {
     return cut_.memory[static_cast<std::size_t>(stage)];
   }
+  /// What the fullest device will hold for all its stages.
+  std::size_t most_device_bytes() const;
   /// Predicted seconds of a step: the simulated makespan and the wake-up of the waiting thread;
   /// with several processes or asynchronous schedules the simulated period. At least the total work
   /// divided by the cores that the stages share.

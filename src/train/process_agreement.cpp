@@ -194,6 +194,7 @@ void put_choice(ByteWriter& writer, const PipelineConfig& pipeline) {
   writer.put(pipeline.devices);
   writer.put(pipeline.chunks);
   writer.put(pipeline.micro_batches);
+  writer.put(pipeline.micro_batch_size);
   writer.put(static_cast<int>(pipeline.recompute));
   for (const auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order}) {
     writer.put(numbers->size());
@@ -206,7 +207,7 @@ void take_choice(ByteReader& reader, PipelineConfig& pipeline) {
   pipeline.devices = reader.get<int>();
   pipeline.chunks = reader.get<int>();
   pipeline.micro_batches = reader.get<std::int64_t>();
-  pipeline.micro_batch_size = 0;
+  pipeline.micro_batch_size = reader.get<std::int64_t>();
   pipeline.recompute = static_cast<Recompute>(reader.get<int>());
   for (auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order}) {
     numbers->resize(reader.get<std::size_t>());

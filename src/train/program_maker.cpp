@@ -164,8 +164,9 @@ std::vector<ScheduleLoad> RunSchedule::loads(int micro_batches) const {
 std::vector<std::vector<int>> RunSchedule::stages_of_devices(int micro_batches) const {
   const Program program = outline(micro_batches);
   std::vector<std::vector<int>> stages(at(program.devices));
-  for (std::size_t s = 0; s < program.placement.size(); ++s)
-    stages[at(program.placement[s].front())].push_back(static_cast<int>(s));
+  for (std::size_t s = 0; s < program.placement.size(); ++s) {
+    for (const int device : program.placement[s]) stages[at(device)].push_back(static_cast<int>(s));
+  }
   return stages;
 }
 

@@ -1,6 +1,7 @@
 // --schedule auto, and plan without a schedule: the best configuration in simulation.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -18,7 +19,42 @@ void put_planned(const PlannedNetwork& network, Candidate& candidate) {
   candidate.step_seconds = network.predicted_step_seconds();
   candidate.bubble = network.predicted_bubble();
   candidate.samples_per_second =
-      static_cast<double>(network.micro_batch() * network.micro_batches()) / candidate.step_seconds;
+      static_cast<double>(network.config().optimization.batch_size) / candidate.step_seconds;
+  candidate.peak_bytes = network.most_device_bytes();
+}
+
+/// Error (kResource): nothing that was found fits into memory.
+[[noreturn]] void fail_without_room(const std::vector<Candidate>& candidates,
+                                    const PipelineConfig& pipeline) {
+  const auto least = std::min_element(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; });
+  PT_CHECK(least != candidates.end(), kResource,
+           "no schedule works with {} devices and this batch size; use fewer --gpus or a larger "
+           "--batch-size",
+           pipeline.devices);
+  PT_FAIL(
+      kResource,
+      "no configuration fits in {} per device; {} with {} micro-batches on {} devices{} "
+      "needs the least: {}",
+      bytes_text(pipeline.memory_limit_bytes > 0 ? pipeline.memory_limit_bytes
+                                                 : named_topology(pipeline.topology).memory_bytes),
+      least->schedule, least->micro_batches, least->places * least->replicas,
+      least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
+}
+
+/// Whether the chosen configuration, set in `config`, fits into memory as laid out. The search adds
+/// up tensor sizes.
+std::optional<Error> without_room(const RunConfig& config, const SearchScope& scope) {
+  if (config.pipeline.memory_limit_bytes == 0 && config.pipeline.topology.empty()) return {};
+  try {
+    static_cast<void>(
+        plan_network(config, RunMode::kTrain, /*processes=*/nullptr, scope.same_data));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kResource) throw;
+    return error;
+  }
+  return {};
 }
 
 }  // namespace
@@ -60,34 +96,33 @@ FoundSchedules choose_schedule(Options& options, const SearchScope& scope) {
   constexpr int kMostDevices = 4096;
   PT_CHECK(given.devices <= kMostDevices, kUsage, "--gpus must be at most {}, not {}", kMostDevices,
            given.devices);
-  const FoundSchedules found = find_schedules(options.run, scope);
-  if (found.chosen < 0) {
-    const auto least = std::min_element(
-        found.candidates.begin(), found.candidates.end(),
-        [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; });
-    PT_CHECK(least != found.candidates.end(), kResource,
-             "no schedule works with {} devices and this batch size; use fewer --gpus or a larger "
-             "--batch-size",
-             options.run.pipeline.devices);
-    PT_FAIL(kResource,
-            "no configuration fits in {} per device; {} with {} micro-batches on {} devices{} "
-            "needs the least: {}",
-            bytes_text(options.run.pipeline.memory_limit_bytes > 0
-                           ? options.run.pipeline.memory_limit_bytes
-                           : named_topology(options.run.pipeline.topology).memory_bytes),
-            least->schedule, least->micro_batches, least->places * least->replicas,
-            least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
+  const RunConfig open = options.run;
+  FoundSchedules found = find_schedules(open, scope);
+  std::optional<Error> first;  // of the fastest that has no room
+  while (found.chosen >= 0) {
+    Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
+    options.run = open;
+    take_over(chosen, options.run);
+    options.run.pipeline.order = found.order;
+    const std::optional<Error> failed = without_room(options.run, scope);
+    if (!failed) return found;
+    if (!first) first = failed;
+    chosen.fits = false;
+    found.chosen = choose(found.candidates);
   }
-  const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
-  take_over(chosen, options.run);
-  options.run.pipeline.order = found.order;
-  return found;
+  if (first) throw Error(*first);
+  fail_without_room(found.candidates, open.pipeline);
 }
 
-void log_choice(const Options& options, double step_seconds) {
+void log_choice(const Options& options, std::int64_t micro_batches, double step_seconds) {
   const PipelineConfig& pipeline = options.run.pipeline;
   log_info("plan", "chose    {}: {} micro-batches on {} devices, {}/step", pipeline.schedule,
-           pipeline.micro_batches, pipeline.devices, seconds_text(step_seconds));
+           micro_batches, pipeline.devices, seconds_text(step_seconds));
+}
+
+void log_choice(const Options& options, const FoundSchedules& found) {
+  const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
+  log_choice(options, chosen.micro_batches, chosen.step_seconds);
 }
 
 }  // namespace pipetrain

@@ -48,8 +48,10 @@ void resolve_model(Options& options, const std::string& command);
 /// Sets the options that the command line leaves open, within the scope, to the best in simulation,
 /// and returns what was found. Error (kResource) when nothing fits.
 FoundSchedules choose_schedule(Options& options, const SearchScope& scope);
-/// Logs the choice and what a step of it takes.
-void log_choice(const Options& options, double step_seconds);
+/// Logs the choice, its number of micro-batches and what a step of it takes.
+void log_choice(const Options& options, std::int64_t micro_batches, double step_seconds);
+/// The same with what the search says of it.
+void log_choice(const Options& options, const FoundSchedules& found);
 /// What was found within so many devices, the best first, with the numbers of `network` for the one
 /// that was chosen and planned.
 std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& network,

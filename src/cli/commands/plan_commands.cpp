@@ -265,7 +265,7 @@ int plan_in(Options& options, ProcessGroup* processes) {
   if (!found) choose_replicas(options, processes, gives_stages);
   const PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   if (processes && !processes->leads()) return 0;
-  if (found) log_choice(options, network.predicted_step_seconds());
+  if (found) log_choice(options, network.micro_batches(), network.predicted_step_seconds());
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
     write_or_print(options.svg,
@@ -318,8 +318,11 @@ bool compares_usual_schedules(const Options& options) {
 
 /// Those of --schedules, else the one of --schedule if that is given.
 std::vector<std::string> schedules_to_simulate(const Options& options) {
-  if (is_given(options, "--schedules") || !options.schedule_given)
-    return split_list(options.schedules);
+  if (is_given(options, "--schedules") || !options.schedule_given) {
+    std::vector<std::string> schedules = split_list(options.schedules);
+    PT_CHECK(!schedules.empty(), kUsage, "--schedules needs at least one name, such as 1f1b");
+    return schedules;
+  }
   const std::string& schedule = options.run.pipeline.schedule;
   PT_CHECK(schedule != "auto", kUsage,
            "--schedule auto searches, which plan and train do; here name a schedule, or several "
@@ -357,6 +360,8 @@ class SimulatedRows {
                           spread.p50 * scale * 1e3, spread.p95 * scale * 1e3, bubble * 100, memory,
                           network.asynchronous() ? "stashed versions" : "current");
     rows_.push_back({{"schedule", schedule},
+                     {"devices", network.devices()},
+                     {"stages", network.stages()},
                      {"micro_batches", network.micro_batches()},
                      {"step_ms", step * 1e3},
                      {"p50_ms", spread.p50 * scale * 1e3},
@@ -374,18 +379,18 @@ class SimulatedRows {
       "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
 };
 
-/// Schedules that a comparison leaves out since they cannot train this run.
+/// What a comparison leaves out since it cannot train this run, or does not fit into memory.
 class LeftOut {
  public:
-  void add(const std::string& schedule, const Error& error) {
+  void add(const std::string& name, const Error& error) {
     if (!first_) first_ = error;
-    notes_.emplace_back(schedule, error.message());
+    notes_.emplace_back(name, error.message());
   }
   /// Says why. Throws the first error where nothing is left.
   void report(bool nothing_left) const {
     if (nothing_left && first_) throw Error(*first_);
-    for (const auto& [schedule, reason] : notes_)
-      log_info("simulate", "note     {} is left out: {}", schedule, reason);
+    for (const auto& [name, reason] : notes_)
+      log_info("simulate", "note     {} is left out: {}", name, reason);
   }
 
  private:
@@ -401,7 +406,6 @@ int simulate_command(Options& options) {
            "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
   SimulatedRows rows(options.jitter, options.run.optimization.seed);
   LeftOut left_out;
-  int devices = options.run.pipeline.devices;
   const std::int64_t batch = options.run.optimization.batch_size;
   for (const std::string& schedule : schedules_to_simulate(options)) {
     const PipelineConfig& pipeline = options.run.pipeline;
@@ -422,12 +426,18 @@ int simulate_command(Options& options) {
       if (whole) config.pipeline.micro_batch_size = 0;
       if (const int needed = devices_with_cuts(config.pipeline, options.gpus); needed > 0)
         config.pipeline.devices = needed;
-      devices = config.pipeline.devices;
       PT_CHECK(count <= batch, kUsage,
                "--micro-batches {} are more than the {} samples of --batch-size", count, batch);
       try {
         rows.add(schedule, plan_network(config));
       } catch (const Error& error) {
+        if (error.kind() == ErrorKind::kResource) {  // more micro-batches may fit
+          left_out.add(count == 0 ? schedule
+                                  : fmt::format("{} with {} micro-batch{}", schedule, count,
+                                                count == 1 ? "" : "es"),
+                       error);
+          continue;
+        }
         if (error.kind() != ErrorKind::kUsage || !compares_usual_schedules(options)) throw;
         left_out.add(schedule, error);
         break;
@@ -435,9 +445,8 @@ int simulate_command(Options& options) {
     }
   }
   left_out.report(rows.empty());
-  print(options.json
-            ? document_text("pipetrain.simulation/1", {{"stages", devices}, {"rows", rows.json()}})
-            : rows.table());
+  print(options.json ? document_text("pipetrain.simulation/1", {{"rows", rows.json()}})
+                     : rows.table());
   return 0;
 }
 

@@ -457,8 +457,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   }
   if (options.run.pipeline.schedule == "auto") {
     const FoundSchedules found = choose_schedule_together(options, {}, processes);
-    if (leads)
-      log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+    if (leads) log_choice(options, found);
   }
   if (options.lr == "find") return find_learning_rate(options);
   choose_replicas(options, processes, gives_stages,

@@ -111,7 +111,11 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
       {"--schedule", pipeline.schedule},
       {"--threads", fmt::format("{}", candidate.threads)},
       {"--recompute", std::string(name_of(pipeline.recompute))}};
-  if (!whole) chosen.emplace_back("--micro-batches", fmt::format("{}", candidate.micro_batches));
+  const bool by_size = pipeline.micro_batch_size > 0;
+  if (by_size)
+    chosen.emplace_back("--micro-batch-size", fmt::format("{}", pipeline.micro_batch_size));
+  else if (!whole)
+    chosen.emplace_back("--micro-batches", fmt::format("{}", candidate.micro_batches));
   if (candidate.config.model.precision != options.run.model.precision)
     chosen.emplace_back("--precision", precision_text(candidate));
   if (replicas_of(candidate) > 1)
@@ -122,8 +126,9 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
   out.settings = overlay(options.settings, chosen);
   // Not part of the configuration: where it is written, and redundant options.
   std::erase_if(out.settings, [&](const Assignment& s) {
-    return s.first == "--output" || s.first == "--overwrite" || s.first == "--micro-batch-size" ||
-           (whole && s.first == "--micro-batches");
+    return s.first == "--output" || s.first == "--overwrite" ||
+           (!by_size && s.first == "--micro-batch-size") ||
+           ((by_size || whole) && s.first == "--micro-batches");
   });
   // What a value that was given held besides, which the chosen one does not.
   const PipelineConfig usual;

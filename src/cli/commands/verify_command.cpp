@@ -67,7 +67,7 @@ int verify_command(Options& options) {
   if (optimization.max_steps < 0) optimization.max_steps = 4 * options.run.pipeline.devices;
   if (options.run.pipeline.schedule == "auto") {
     const FoundSchedules found = choose_schedule(options, {});
-    log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+    log_choice(options, found);
   }
   PlannedNetwork network = plan_network(options.run);
   PipelineRun run(network);
