@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/safe_text.h"
@@ -79,25 +80,38 @@ HostTensor with_unlabelled(const HostTensor& labels, std::span<const std::size_t
 
 namespace {
 
+constexpr const char kUnknownLabel[] = "label \"{}\" does not occur in the training data, {}";
+
 std::string word_of(std::int64_t number) { return std::to_string(number); }
 std::string word_of(double number) {
   return number == std::floor(number) ? fmt::format("{:.0f}", number) : std::string();
 }
 
 /// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in this
-/// table: numbers that are names of classes become the numbers of those classes.
+/// table: numbers that are names of classes become the numbers of those classes. Amounts stay, and
+/// so do class numbers: those of a table in which no number is a name.
 template <class Number>
 void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
   HostTensor numbers(raw.values.type());
   const auto in = raw.values.span<Number>();
   const auto out = numbers.span<Number>();
+  std::optional<std::size_t> stray;
+  bool has_names = false;
   for (std::size_t row = 0; row < in.size(); ++row) {
     out[row] = in[row];
     if (std::isnan(static_cast<double>(in[row]))) continue;  // a gap
-    const auto found = std::ranges::find(known, word_of(in[row]));
-    if (found == known.end()) return;
+    const std::string word = word_of(in[row]);
+    if (word.empty()) return;
+    const auto found = std::ranges::find(known, word);
+    if (found == known.end()) {
+      if (!stray) stray = row;
+      continue;
+    }
+    has_names = true;
     out[row] = static_cast<Number>(found - known.begin());
   }
+  if (!has_names) return;
+  PT_CHECK(!stray, kData, kUnknownLabel, word_of(in[*stray]), raw.locate(*stray));
   raw.values = numbers;
   raw.class_names = known;
 }
@@ -112,8 +126,7 @@ void renumber(RawColumn& raw, const std::vector<std::string>& known) {
     if (std::isnan(static_cast<double>(in[row]))) continue;
     const std::string& word = raw.class_names[static_cast<std::size_t>(in[row])];
     const auto found = std::ranges::find(known, word);
-    PT_CHECK(found != known.end(), kData, "label \"{}\" does not occur in the training data, {}",
-             printable(word), raw.locate(row));
+    PT_CHECK(found != known.end(), kData, kUnknownLabel, printable(word), raw.locate(row));
     out[row] = static_cast<Number>(found - known.begin());
   }
   raw.values = numbers;

@@ -43,6 +43,19 @@ TEST(ClassLabels, NumbersThatAreWordsOfTheTrainingAreItsClasses) {
   EXPECT_EQ(numbered.values.to_int64s(), (std::vector<std::int64_t>{2, 1, 0}));
 }
 
+// One label that is no name does not make class numbers of the others.
+TEST(ClassLabels, NumbersThatAreNoWordsBesideOthersThatAreAreRefused) {
+  RawColumn raw = labels_of({2, 1, 0}, /*in_table=*/true);
+  expect_contains(data_error([&] {
+                    follow_class_names(raw, {"1", "2", "3+"});
+                  }),
+                  "label \"0\" does not occur in the training data");
+  RawColumn real = labels_of({}, /*in_table=*/true);
+  const double gap = std::numeric_limits<double>::quiet_NaN();
+  real.values = HostTensor::of<double>({3}, std::vector<double>{2, gap, 7});
+  expect_contains(data_error([&] { follow_class_names(real, {"1", "2", "3+"}); }), "label \"7\"");
+}
+
 // Folders "0", "1", "10", "2" in the order of their names: 2 is the class of the folder "10".
 TEST(ClassLabels, NumbersOfClassesStayAsTheyAre) {
   RawColumn raw = labels_of({2, 1, 3}, /*in_table=*/false);
