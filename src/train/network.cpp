@@ -272,8 +272,9 @@ void Network::open_data_and_graph(const Network* same_data) {
     loss_.has_data = true;
     if (loss_.labels == LabelHint::kUnknown)
       look_at_labels(*raw, model_.model, config_.data.bind, loss_);
-    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw, config_.model.output_node,
-                                                 config_.model.image_shapes))
+    for (auto& [name, shape] :
+         shapes_of_samples(model_.model, *raw, config_.model.output_node,
+                           config_.model.image_shapes, config_.data.bind.bindings))
       sample_shapes_.emplace(name, shape);
   } else if (loss_.labels == LabelHint::kUnknown) {
     loss_.labels = LabelHint::kGenerated;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/rows/synthetic.h"
 #include "ops/registry/registry.h"
 #include "passes/bound_inputs.h"
 #include "passes/execute.h"
@@ -82,6 +83,12 @@ bool takes_tokens(const OnnxValue& input) {
   return !is_float(input.dtype) && input.dims.size() == 2;
 }
 
+bool is_filled(const OnnxValue& input) {
+  ModelInput named;
+  named.name = input.name;
+  return known_filling(named).has_value();
+}
+
 /// Of a sample; 0: any number.
 std::size_t tokens_of(const OnnxValue& input, const ModelConfig& config) {
   std::int64_t length = input.dims[1].value;
@@ -102,26 +109,47 @@ bool holds_labels(const RawColumn& column) {
   return column.role == ColumnRole::kLabel || names.contains(column.name);
 }
 
-std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw,
-                                               const std::string& output_node,
-                                               const std::map<std::string, Shape>& of_images) {
+std::map<std::string, Shape> shapes_of_samples(
+    const OnnxModel& model, const RawData& raw, const std::string& output_node,
+    const std::map<std::string, Shape>& of_images,
+    std::span<const std::pair<std::string, std::string>> bindings) {
   std::map<std::string, Shape> out;
   const std::vector<OnnxValue> inputs = needed_inputs(model, output_node);
   for (const OnnxValue& input : inputs) {
     if (raw.train.window > 0 && !is_float(input.dtype) && input.dims.size() == 2)
       out[input.name] = Shape{static_cast<std::int64_t>(raw.train.window)};
   }
-  std::vector<const RawColumn*> unnamed;
+  std::vector<const RawColumn*> arrays, free;
   for (const RawColumn& column : raw.train.columns) {
-    if (!holds_labels(column)) unnamed.push_back(&column);
+    if (!holds_labels(column)) arrays.push_back(&column);
   }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string& name = inputs[i].name;
-    for (const RawColumn* column : unnamed) {
-      if (column->name == name) out[name] = sample_shape_for(inputs[i], *column, of_images);
+  free = arrays;
+  std::set<std::string> bound;
+  const auto take = [&](const OnnxValue& input, const RawColumn& column) {
+    out[input.name] = sample_shape_for(input, column, of_images);
+    std::erase(free, &column);
+  };
+  for (const auto& [target, array] : bindings) {
+    const auto input = std::ranges::find(inputs, target, &OnnxValue::name);
+    const auto column = std::ranges::find(raw.train.columns, array, &RawColumn::name);
+    if (column == raw.train.columns.end()) continue;
+    if (input != inputs.end()) {
+      take(*input, *column);
+      bound.insert(target);
+    } else {  // labels, which are an input too if there is no other array
+      std::ranges::stable_partition(free, [&](const auto* each) { return each != &*column; });
     }
-    if (!out.contains(name) && i < unnamed.size())
-      out[name] = sample_shape_for(inputs[i], *unnamed[i], of_images);
+  }
+  for (const OnnxValue& input : inputs) {
+    const auto named = std::ranges::find(arrays, input.name, &RawColumn::name);
+    if (named != arrays.end() && !bound.contains(input.name)) take(input, **named);
+  }
+  // Masks and the like come last: there need be none.
+  for (const bool filled : {false, true}) {
+    for (const OnnxValue& input : inputs) {
+      if (!out.contains(input.name) && !free.empty() && is_filled(input) == filled)
+        take(input, *free.front());
+    }
   }
   return out;
 }

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/rows/dataset.h"
@@ -17,11 +19,13 @@ namespace pipetrain {
 /// Whether a column says that it is the labels, or has one of their usual names.
 bool holds_labels(const RawColumn& column);
 /// Shapes of the samples by the names of the inputs that the outputs, or the one of `output_node`,
-/// depend on: by the arrays' names, else by position among those inputs. `of_images`: those that
-/// images are brought to; others have the size of the first image.
-std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw,
-                                               const std::string& output_node = {},
-                                               const std::map<std::string, Shape>& of_images = {});
+/// depend on: of the arrays that `bindings` give them, else by the arrays' names, else by position
+/// among the inputs and arrays that are left. `of_images`: those that images are brought to; others
+/// have the size of the first image.
+std::map<std::string, Shape> shapes_of_samples(
+    const OnnxModel& model, const RawData& raw, const std::string& output_node = {},
+    const std::map<std::string, Shape>& of_images = {},
+    std::span<const std::pair<std::string, std::string>> bindings = {});
 
 /// Tokens of a sample, as the file or the configuration fixes it; 0: any number, or no tokens.
 std::size_t token_length(const OnnxModel& model, const ModelConfig& config);

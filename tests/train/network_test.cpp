@@ -189,6 +189,31 @@ TEST(NetworkInputs, ThatNothingReadsTakeNoArray) {
             (std::map<std::string, Shape>{{"x", Shape{5}}}));
 }
 
+// The image is the array that --bind names, else the one that no other input takes by its name.
+TEST(NetworkInputs, TakeShapesOfTheArraysThatAreBoundToThem) {
+  const TemporaryDirectory folder;
+  const OnnxDim batch{"batch", -1}, height{"height", -1}, width{"width", -1};
+  OnnxBuilder builder("images");
+  builder.input("image", DType::kFloat32, {batch, height, width});
+  builder.input("meta", DType::kFloat32, {batch, width});
+  builder.output("y", DType::kFloat32, {batch, height, width});
+  builder.node("Add", {"image", "meta"}, {"y"}, {}, "sum");
+  builder.write(folder / "m.onnx");
+  const auto array = [](const std::string& name, const Shape& shape) {
+    RawColumn column;
+    column.name = name;
+    column.values = HostTensor(TensorType{DType::kFloat32, shape});
+    return column;
+  };
+  const std::map<std::string, Shape> wanted = {{"image", Shape{5, 4}}, {"meta", Shape{4}}};
+  RawData raw;
+  raw.train.columns = {array("meta", {6, 4}), array("pics", {6, 5, 4})};
+  EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw), wanted);
+  raw.train.columns = {array("ids", {6, 4}), array("pics", {6, 5, 4})};
+  const std::vector<std::pair<std::string, std::string>> bindings = {{"image", "pics"}};
+  EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw, {}, {}, bindings), wanted);
+}
+
 // Images that are 4 wide and 2 high; the model has three channels.
 TEST(NetworkInputs, TakeTheSizeOfImages) {
   const TemporaryDirectory folder;

@@ -345,7 +345,8 @@ int predict_command(Options& options) {
              "note     the training part of the data is predicted, not the validation part");
   const Predictor predictor(
       options.run.model, options.run.pipeline.backend, samples_at_once(options, raw),
-      shapes_of_samples(model, raw, options.run.model.output_node, options.run.model.image_shapes));
+      shapes_of_samples(model, raw, options.run.model.output_node, options.run.model.image_shapes,
+                        options.run.data.bind.bindings));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);
   for (const std::string& warning : raw.warnings) log_info("predict", "note     {}", warning);
   for (const std::string& note : bound.notes) log_info("predict", "{}", note);
