@@ -39,9 +39,10 @@ const RawColumn* label_column(const RawData& raw, const OnnxModel& model,
     const bool reads = loss.output.empty() ? !label : output.name == loss.output;
     if (reads && named != raw.train.columns.end()) label = &*named;
   }
-  for (const RawColumn& column : raw.train.columns) {
-    if (holds_labels(column)) label = &column;
-  }
+  const std::vector<RawColumn>& columns = raw.train.columns;
+  auto holder = std::ranges::find(columns, LabelSpec{}.name, &RawColumn::name);
+  if (holder == columns.end()) holder = std::ranges::find_if(columns, holds_labels);
+  if (holder != columns.end()) label = &*holder;
   for (const auto& [target, array] : options.bindings) {
     const auto named = std::ranges::find(raw.train.columns, array, &RawColumn::name);
     if (role_of_name(target) == ColumnRole::kLabel && named != raw.train.columns.end())

@@ -83,6 +83,13 @@ class Labels(Labelled):
         for label in (lambda i: i / 7, lambda i: [i / 7], lambda i: i % 5):
             self.assertIn("(mse)", self.task(linear(4, 1), self.rows(label)))
 
+    def test_of_two_arrays_that_may_be_labels_one_chooses_the_loss_and_is_the_labels(self):
+        rows = self.rows(lambda i: i % 2)
+        # The one called "labels", else the first.
+        self.assertIn("(bce)", self.task(linear(4, 1), [{"x": row["x"], "label": row["y"], "target": 0.37} for row in rows]))
+        self.assertIn("(bce)", self.task(linear(4, 1), [{"x": row["x"], "target": 0.37, "labels": row["y"]} for row in rows]))
+        self.assertIn("(mse)", self.task(linear(4, 1), [{"x": row["x"], "target": 0.37, "label": row["y"]} for row in rows]))
+
     def test_a_model_of_one_sample_whose_output_is_a_scalar(self):
         weights = [0.5, -1.0, 0.25, 2.0]
         nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"]), onnx_file.node("Squeeze", ["h"], ["y"])]
