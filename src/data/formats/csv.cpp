@@ -208,6 +208,7 @@ class TableReader {
     // Numbers without names are taken by their places.
     if (encoding_ && encoding_->names_only && header_.empty()) {
       places_in_training_ = encoding_->columns.size();
+      if (first_.size() == places_in_training_ + 1) label_in_training_ = encoding_->label_place;
       encoding_.reset();
     }
   }
@@ -241,6 +242,8 @@ class TableReader {
     // A table to predict may have the features only.
     if (encoding_ && header_.empty()) places_in_training_ = encoding_->columns.size();
     if (first_.size() == places_in_training_) options.label_column = "none";
+    if (options.label_column.empty() && label_in_training_)
+      options.label_column = fmt::format("{}", *label_in_training_);
     label_ = find_label(options, header_, first_.size(), name_, notes_);
     const bool in_first = header_.empty() && label_ < first_.size() && !is_missing(first_[label_]);
     const std::vector<std::string>& sample = in_first ? first_ : below_;
@@ -363,7 +366,10 @@ class TableReader {
     if (header_.empty() || chosen.size() > kMost) return {};
     TableEncoding out;
     out.has_header = out.names_only = true;
-    if (label_ != kNoLabel) out.label = header_[label_];
+    if (label_ != kNoLabel) {
+      out.label = header_[label_];
+      out.label_place = label_;
+    }
     std::set<std::string> names;
     for (const std::size_t i : chosen) {
       if (!is_utf8(header_[i]) || !names.insert(header_[i]).second) return {};
@@ -442,6 +448,7 @@ class TableReader {
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;
   std::size_t places_in_training_ = 0;  // features, where no names tell them; 0: not known
+  std::optional<std::size_t> label_in_training_;
   Labels labels_;
   std::vector<std::uint32_t> lines_;
   std::optional<TableEncoding> encoding_;

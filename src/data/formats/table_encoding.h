@@ -44,6 +44,7 @@ struct TableEncoding {
   std::vector<EncodedColumn> columns;
   /// The columns are all those of a table of numbers, as they are: only their names matter.
   bool names_only = false;
+  std::optional<std::size_t> label_place;  // then: the label column's, for tables without a header
 
   std::size_t width() const;
   /// Names of the numbers: "age", "age missing", "city=Paris".

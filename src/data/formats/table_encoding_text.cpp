@@ -40,6 +40,7 @@ EncodedColumn column_of(const Json& json) {
 std::string TableEncoding::text() const {
   Json json = {{"header", has_header}, {"label", label}, {"columns", Json::array()}};
   if (names_only) json["names_only"] = true;
+  if (label_place) json["label_place"] = *label_place;
   for (const EncodedColumn& column : columns) {
     Json each = {{"name", column.name}, {"kind", kKinds[static_cast<std::size_t>(column.kind)]}};
     if (!column.words.empty()) each["words"] = column.words;
@@ -65,6 +66,7 @@ TableEncoding TableEncoding::parse(const std::string& text) try {
   for (const Json& column : json.at("columns")) out.columns.push_back(column_of(column));
   PT_CHECK(!out.columns.empty(), kData, "no columns");
   out.names_only = json.value("names_only", false);
+  if (json.contains("label_place")) out.label_place = json.at("label_place").get<std::size_t>();
   return out;
 } catch (const Json::exception& error) {
   PT_FAIL(kData, "the encoding of the table's columns is damaged: {}", printable(error.what()));

@@ -28,13 +28,16 @@ bool has_decimal_commas(std::string_view text, char delimiter, const std::string
   if (delimiter == ',') return false;
   RecordReader reader(text, delimiter, name);
   std::vector<std::string_view> fields;
+  bool has_commas = false;
   for (int row = 0; row < kLookedAt && reader.next(fields); ++row) {
     for (const std::string_view cell : fields) {
+      // Beside decimal points, commas separate thousands.
+      if (row > 0 && cell.find('.') != cell.npos && number_in(cell)) return false;
       const std::string number = with_decimal_point(cell);
-      if (!number.empty() && number_in(number)) return true;
+      has_commas |= !number.empty() && number_in(number);
     }
   }
-  return false;
+  return has_commas;
 }
 
 std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name,

@@ -39,6 +39,18 @@ TEST(Csv, HeaderNamesTheLabelsAndTheFields) {
   EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{7, 8}));
 }
 
+// As long as there is a header, its names say where the labels are.
+TEST(Csv, WithoutAHeaderLabelsAreWhereTheTrainingDataHaveThem) {
+  CsvOptions options;
+  options.encoding = parse("label,p,q\n2,3,4\n1,5,6\n").encoding;
+  const RawSplit got = parse("0,5,6\n1,7,8\n", options);
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{5, 6, 7, 8}));
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{0, 1}));
+  EXPECT_EQ(parse("5,6\n7,8\n", options).columns.size(), 1U);  // the features alone
+  options.label_column = "last";
+  EXPECT_EQ(parse("0,5,6\n1,7,8\n", options).columns[1].values.to_doubles(), (Doubles{6, 8}));
+}
+
 TEST(Csv, HeaderOfNumbersAndAWord) {
   EXPECT_EQ(parse("0,1,target\n5,6,1\n").columns[0].values.to_doubles(), (Doubles{5, 6}));
 }
@@ -54,6 +66,11 @@ TEST(Csv, DecimalCommasBesideOtherDelimiters) {
             (Doubles{1.5, 2.5, 3.5, 4.5}));
   EXPECT_EQ(parse("1,5\t2\t0,5\n").columns[1].values.to_doubles(), Doubles{0.5});
   EXPECT_TRUE(looks_like_table("1,5;2,5;0\n3,5;4,5;1\n", true));
+  // Beside decimal points they separate thousands. The names of columns may be numbers.
+  expect_contains(data_error([] { parse("1,200\t2.5\n950\t0.5\n"); }),
+                  "\"1,200\" is not a number; write numbers without separators of thousands");
+  EXPECT_EQ(parse("400.5;401.5;y\n0,5;1,5;1\n").columns[0].values.to_doubles(),
+            (Doubles{0.5, 1.5}));
   // Commas that separate stay separators.
   EXPECT_EQ(parse("1,5,0\n2,6,1\n").columns[0].values.to_doubles(), (Doubles{1, 5, 2, 6}));
   EXPECT_EQ(parse("a,b;c,y\n1,2,3\n").columns[0].field_names,
