@@ -27,6 +27,9 @@
 namespace pipetrain {
 namespace {
 
+constexpr char kTrainingPartNote[] =
+    "note     the training part of the data is predicted, not the validation part";
+
 /// The output format: --to, else the file's extension, else JSON Lines.
 std::string form_of(const Options& options) {
   if (!options.to.empty()) return options.to;
@@ -340,9 +343,7 @@ int predict_command(Options& options) {
   options.run.data.text.one_row_per_text = true;
   take_token_lengths(model, options.run.model, options.run.data.text);
   const RawData raw = read_source(options.run.data.path, options.run.data);
-  if (!raw.validation.empty())
-    log_info("predict",
-             "note     the training part of the data is predicted, not the validation part");
+  if (!raw.validation.empty()) log_info("predict", kTrainingPartNote);
   const Predictor predictor(
       options.run.model, options.run.pipeline.backend, samples_at_once(options, raw),
       shapes_of_samples(model, raw, options.run.model.output_node, options.run.model.image_shapes,
