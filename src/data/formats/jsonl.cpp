@@ -267,7 +267,11 @@ RawData read_jsonl(const std::string& path, const RowLengths& lengths, std::int6
     const bool other = files.size() > 1 && names_other_part(file);
     (other ? validation : train).push_back(file);
   }
-  if (train.empty()) std::swap(train, validation);
+  if (train.empty()) {
+    std::swap(train, validation);
+  } else {
+    prefer_validation(validation, out.notes);
+  }
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
   out.train = read_files(train, path, out.notes, lengths, ignored_label, label_may_be_missing,
                          one_row_per_text, skips_gaps);

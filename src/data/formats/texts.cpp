@@ -253,14 +253,6 @@ std::vector<std::string> files_with_texts(const std::string& path, const std::st
   return out;
 }
 
-/// Rows with labels are read from one file: for validation, rather from one that is called so than
-/// from one for tests.
-void prefer_validation(std::vector<std::string>& files, std::vector<std::string>& notes) {
-  if (std::ranges::all_of(files, names_test_part)) return;
-  if (std::erase_if(files, names_test_part) > 0)
-    notes.push_back("of its validation and test parts, the validation part is used");
-}
-
 std::size_t count_texts(const std::vector<TextTable>& tables) {
   std::size_t out = 0;
   for (const TextTable& each : tables) out += each.size();

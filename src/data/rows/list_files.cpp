@@ -66,6 +66,12 @@ bool names_other_part(const std::string& file) {
   return has_word(file, kWords) || names_test_part(file);
 }
 
+void prefer_validation(std::vector<std::string>& files, std::vector<std::string>& notes) {
+  if (std::ranges::all_of(files, names_test_part)) return;
+  if (std::erase_if(files, names_test_part) > 0)
+    notes.emplace_back("of its validation and test parts, the validation part is used");
+}
+
 bool names_training_part(const std::string& file) {
   static constexpr std::array<std::string_view, 3> kWords = {"train", "training", "trainset"};
   return has_word(file, kWords);

@@ -157,7 +157,9 @@ bool is_tfrecord(std::span<const std::byte> bytes);
 bool names_other_part(const std::string& file);
 /// The same for test, tests, testing, testset.
 bool names_test_part(const std::string& file);
-/// The same for train, training, trainset.
+/// Where there are files for validation, drops those for tests, which may lack labels, with a note.
+void prefer_validation(std::vector<std::string>& files, std::vector<std::string>& notes);
+/// As names_other_part, for train, training, trainset.
 bool names_training_part(const std::string& file);
 
 /// A file's name in small letters, without .gz and .xz: its end tells a format.

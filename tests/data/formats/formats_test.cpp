@@ -160,6 +160,11 @@ TEST_F(Formats, JsonOfSeveralParts) {
   EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 2}));
   ASSERT_FALSE(raw.validation.empty());
   EXPECT_EQ(raw.validation.columns[0].values.to_doubles(), Doubles{3});
+  write("d/test.jsonl", "{\"x\":[4]}\n");  // of a competition, without labels
+  const RawData tested = read_source(path("d"), {});
+  EXPECT_EQ(tested.validation.columns[0].values.to_doubles(), Doubles{3});
+  EXPECT_EQ(tested.notes, std::vector<std::string>{
+                              "of its validation and test parts, the validation part is used"});
 }
 
 TEST_F(Formats, TextsInUtf16AreRefused) {
