@@ -304,8 +304,7 @@ void take_devices(Options& options, const std::string& command, bool on_gpus,
   const PipelineConfig& pipeline = options.run.pipeline;
   take_plan(options);
   PT_CHECK(pipeline.split.empty() || !pipeline.plan_replicas, kUsage,
-           "--replicas auto chooses the cuts itself; leave out --split, or give the replicas of "
-           "each stage");
+           "--replicas auto chooses the cuts; leave out --split, or give --replicas numbers");
   // Each schedule that is simulated may need another number of devices for the stages of --split.
   if (!processes && command != "simulate") options.gpus = devices_with_cuts(pipeline, options.gpus);
   if (!on_gpus || options.gpus > 0) return;
