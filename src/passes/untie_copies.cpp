@@ -34,13 +34,26 @@ bool is_row(const Shape& shape) {
          std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) == 1;
 }
 
+bool is_uniform_row(const OnnxInitializer& tensor) {
+  return is_row(tensor.shape) && tensor.value && is_uniform(tensor.value);
+}
+
+/// Equal for uniform tensors that are equal.
+std::string contents_of(const OnnxInitializer& tensor) {
+  return fmt::format("{} {} {}", static_cast<int>(tensor.value.type().dtype),
+                     fmt::join(tensor.shape, ","), tensor.value.to_doubles()[0]);
+}
+
 class Untier {
  public:
   Untier(OnnxModel& model, std::map<std::string, TensorRule>& rules,
          const std::set<std::string_view>& restored)
       : model_(model), rules_(rules), restored_(restored) {
-    for (const OnnxInitializer& initializer : model.initializers)
+    for (const OnnxInitializer& initializer : model.initializers) {
       originals_[initializer.name] = initializer;
+      if (use_of(initializer.name) != TensorUse::kFrozen && is_uniform_row(initializer))
+        ++stored_[contents_of(initializer)];
+    }
     for (const OnnxNode& node : model.nodes) {
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
         if (is_statistic_slot(node, slot)) statistics_.insert(node.inputs[slot]);
@@ -50,7 +63,13 @@ class Untier {
 
   std::vector<UntiedCopy> untie() {
     untie_identities();
-    untie_uniform_vectors();
+    // PyTorch's older exporter leaves an Identity for each tensor that it merges: then what nodes
+    // read directly is shared.
+    const bool says_what_is_merged = !copies_.empty() && model_.producer.starts_with("pytorch") &&
+                                     std::ranges::all_of(model_.nodes, [&](const OnnxNode& node) {
+                                       return call_of(model_, node).empty();
+                                     });
+    if (!says_what_is_merged) untie_uniform_vectors();
     return std::move(copies_);
   }
 
@@ -88,6 +107,12 @@ class Untier {
                                  originals_.contains(node.inputs[0]) && node.function.empty() &&
                                  use_of(node.inputs[0]) != TensorUse::kFrozen;
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
+      // A result of a call: what an earlier call of a norm leaves to the next one.
+      const bool passed_on = statistic && !call_of(model_, node).empty();
+      if (passed_on) {
+        index_as_read_.push_back(n++);
+        continue;
+      }
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
         add_copy(node.inputs[0], node.outputs[0], n++, 0,
                  statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
@@ -103,6 +128,9 @@ class Untier {
 
   /// Vectors of equal elements used at several places: fresh biases and gains, merged by value.
   void untie_uniform_vectors() {
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      for (const std::string& output : model_.nodes[n].outputs) producers_.emplace(output, n);
+    }
     std::vector<std::pair<std::string, Use>> uses;  // in the order of the nodes
     std::map<std::string, std::vector<Use>> places;
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
@@ -139,15 +167,59 @@ class Untier {
   }
 
   /// By the parameters that the call of a node takes, and the place among its nodes. A call may
-  /// read merged parameters at several nodes, and a module may be called several times.
+  /// read merged parameters at several nodes, and a module may be called several times. Without a
+  /// call: by the layer's weights, which are not equal by accident.
   std::string parameter_of(const OnnxNode& node, std::size_t slot) {
-    if (is_statistic_slot(node, slot)) return {};
+    const std::string place = fmt::format("{} {} {}", node.op_type, slot, node.inputs[slot]);
     const std::string_view call = call_of(model_, node);
+    if (call.empty()) {
+      const std::string weights = weights_beside(node, slot);
+      return weights.empty() ? weights : place + " of" + weights;
+    }
     const std::vector<std::string_view> parameters = parameters_of_call(call);
     if (parameters.empty()) return {};
-    const std::string place = fmt::format("{} {} {}", node.op_type, slot, node.inputs[slot]);
     return fmt::format("{} {} of {}", place, places_in_call_[fmt::format("{} {}", place, call)]++,
                        fmt::join(parameters, " "));
+  }
+
+  /// The trained tensors that the layer of an input reads elsewhere and that are not uniform, and
+  /// how. The layer of what an Add or a Mul adds to a product is that of the product.
+  std::string weights_beside(const OnnxNode& node, std::size_t slot) const {
+    std::string found;
+    for (std::size_t other = 0; other < node.inputs.size(); ++other) {
+      if (other != slot) found += distinct_tensor(node.inputs[other]);
+    }
+    if (!found.empty() || (node.op_type != "Add" && node.op_type != "Mul")) return found;
+    const auto producer = producers_.find(node.inputs[slot == 0 ? 1 : 0]);
+    if (producer == producers_.end()) return found;
+    const OnnxNode& product = model_.nodes[producer->second];
+    for (const std::string& input : product.inputs) found += distinct_tensor(input);
+    return found.empty() ? found : " " + product.op_type + found;
+  }
+
+  /// " Transpose w" for a value that only copies or turns a trained tensor that is not uniform.
+  std::string distinct_tensor(const std::string& value) const {
+    std::string path, name = value;
+    for (int depth = 0; depth < 8; ++depth) {
+      const auto original = originals_.find(name);
+      if (original != originals_.end())
+        return use_of(name) != TensorUse::kFrozen && !is_uniform(original->second.value)
+                   ? path + " " + name
+                   : std::string();
+      const auto producer = producers_.find(name);
+      if (producer == producers_.end()) return {};
+      const OnnxNode& node = model_.nodes[producer->second];
+      const std::string& op = node.op_type;
+      if (op == "Constant")
+        return use_of(name) != TensorUse::kFrozen && !is_uniform(constant_value(node))
+                   ? path + " " + name
+                   : std::string();
+      const bool copies = op == "Identity" || op == "Cast";
+      if ((!copies && op != "Transpose") || !node.has_input(0)) return {};
+      if (!copies) path += " " + op;
+      name = node.inputs[0];
+    }
+    return {};
   }
 
   /// Whether PyTorch's call has a constant there, which had the value of a parameter: a norm
@@ -166,9 +238,18 @@ class Untier {
 
   bool is_merged_vector(const OnnxNode& node, const std::string& name) const {
     const auto original = originals_.find(name);
-    return original != originals_.end() && use_of(name) != TensorUse::kFrozen &&
-           !restored_.contains(name) && is_row(original->second.shape) && original->second.value &&
-           node.function.empty() && !node.is_added && is_uniform(original->second.value);
+    const bool passes_on =
+        node.op_type == "Identity" && node.has_output(0) && statistics_.contains(node.outputs[0]);
+    return original != originals_.end() && use_of(name) != TensorUse::kFrozen && !passes_on &&
+           !restored_.contains(name) && node.function.empty() && !node.is_added &&
+           is_uniform_row(original->second) &&
+           !(call_of(model_, node).empty() && has_an_equal(original->second));
+  }
+
+  /// Whether another tensor of the file has the same elements: then nothing was merged by value.
+  bool has_an_equal(const OnnxInitializer& tensor) const {
+    const auto found = stored_.find(contents_of(tensor));
+    return found != stored_.end() && found->second > 1;
   }
 
   /// The use that keeps the tensor: that of the module that it is named after, or else the first;
@@ -224,6 +305,8 @@ class Untier {
   std::map<std::string, TensorRule>& rules_;
   const std::set<std::string_view>& restored_;
   std::map<std::string, OnnxInitializer> originals_;
+  std::map<std::string, int> stored_;                  // uniform tensors, by contents_of()
+  std::map<std::string, std::size_t> producers_;       // of values, among the nodes that are left
   std::set<std::string> statistics_;                   // values that serve as running statistics
   std::vector<std::size_t> index_as_read_;             // of each node that is left
   std::map<std::string, std::size_t> places_in_call_;  // that were seen so far

@@ -51,6 +51,10 @@ Without it, layers whose bias was zero at export have none. `--tie graph` trains
 in the file. Arithmetic on parameters that the exporter has computed, such as weight standardization or a selection of
 position embeddings, stays: the results are trained, but they are not PyTorch's parameters, so losses differ from the
 second step on. `optimize=False` prevents this.
+
+In files without these metadata, equal biases and gains of several layers are trained separately. They stay one tensor
+where the layers read the same weights, where the file stores equal tensors twice, and where PyTorch's older exporter
+shows by Identity nodes what it merged.
 """
 
 MISSING_HEAD = """

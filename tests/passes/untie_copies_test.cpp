@@ -40,10 +40,11 @@ TEST(UntieCopies, MergedBiasesComeApartMatricesStayTied) {
   OnnxBuilder builder("test");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("w", scattered({4, 4}));
+  for (const char* name : {"v", "w"}) builder.initializer(name, scattered({4, 4}));
   builder.initializer("b", equal_elements({4}, 0));
-  builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "first");
-  builder.node("Gemm", {"h", "w", "b"}, {"y"}, {}, "second");
+  builder.node("Gemm", {"x", "w", "b"}, {"g"}, {}, "first");
+  builder.node("Gemm", {"g", "v", "b"}, {"h"}, {}, "second");
+  builder.node("MatMul", {"h", "w"}, {"y"}, {}, "third");
   OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
   const auto copies = untie_copies(model, rules);
@@ -51,7 +52,118 @@ TEST(UntieCopies, MergedBiasesComeApartMatricesStayTied) {
   EXPECT_EQ(copies[0].name, "b@second.2");
   EXPECT_EQ(copies[0].original, "b");
   EXPECT_EQ(copies[0].node, 1U);
-  EXPECT_EQ(model.nodes[1].inputs, (std::vector<std::string>{"h", "w", "b@second.2"}));
+  EXPECT_EQ(model.nodes[1].inputs, (std::vector<std::string>{"g", "v", "b@second.2"}));
+}
+
+/// The copies of a model of two calls of one layer, which `add` adds: of what it reads and makes,
+/// and which call it is.
+template <typename Add>
+std::vector<std::string> copies_of_two_calls(const Add& add, const char* producer = "") {
+  OnnxBuilder builder("test");
+  for (const char* name : {"a", "b"})
+    builder.input(name, DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("w", scattered({4, 4}));
+  builder.initializer("zeros", equal_elements({4}, 0));
+  builder.initializer("ones", equal_elements({4}, 1));
+  add(builder, "a", "p", "first");
+  add(builder, "b", "q", "second");
+  builder.node("Sub", {"p", "q"}, {"y"});
+  OnnxModel model = parsed(builder);
+  model.producer = producer;
+  auto rules = classify_tensors(model, {});
+  std::vector<std::string> names;
+  for (const UntiedCopy& copy : untie_copies(model, rules)) names.push_back(copy.name);
+  return names;
+}
+
+// Equal matrices are no accident: where two nodes read the same one, the bias is the same, too.
+TEST(UntieCopies, ALayerThatIsCalledTwiceKeepsItsBias) {
+  using Names = std::vector<std::string>;
+  using Text = std::string;
+  EXPECT_EQ(copies_of_two_calls([](auto& builder, Text x, Text y, Text name) {
+              builder.node("Gemm", {x, "w", "zeros"}, {y}, {}, name);
+            }),
+            Names());
+  EXPECT_EQ(copies_of_two_calls([](auto& builder, Text x, Text y, Text name) {
+              builder.node("MatMul", {x, "w"}, {name + ".product"}, {}, name);
+              builder.node("Add", {"zeros", name + ".product"}, {y}, {}, name + ".add");
+            }),
+            Names());
+  EXPECT_EQ(copies_of_two_calls([](auto& builder, Text x, Text y, Text name) {
+              builder.node("Transpose", {"w"}, {name + ".t"}, {}, name + ".transpose");
+              builder.node("Gemm", {x, name + ".t", "zeros"}, {y}, {}, name);
+            }),
+            Names());
+  // A decoder with the weights of the encoder has a bias of its own.
+  EXPECT_EQ(copies_of_two_calls([](auto& builder, Text x, Text y, Text name) {
+              const bool turned = name == "second";
+              if (turned) builder.node("Transpose", {"w"}, {"t"}, {}, "transpose");
+              builder.node("Gemm", {x, turned ? "t" : "w", "zeros"}, {y}, {}, name);
+            }),
+            Names{"zeros@second.2"});
+}
+
+void add_norm(OnnxBuilder& builder, const std::string& x, const std::string& y,
+              const std::string& mean, const std::string& variance, const std::string& name) {
+  builder.node("BatchNormalization", {x, "ones", "zeros", mean, variance}, {name + ".h"}, {}, name);
+  builder.node("MatMul", {name + ".h", "w"}, {y}, {}, name + ".matmul");
+}
+
+// Who stores equal tensors twice merges none.
+TEST(UntieCopies, ANormThatIsCalledTwiceKeepsItsTensorsIfTheFileHasEqualOnes) {
+  const auto add = [](OnnxBuilder& builder, const std::string& x, const std::string& y,
+                      const std::string& name) {
+    if (name == "first") {
+      builder.initializer("mean", equal_elements({4}, 0));
+      builder.initializer("variance", equal_elements({4}, 1));
+    }
+    add_norm(builder, x, y, "mean", "variance", name);
+  };
+  EXPECT_EQ(copies_of_two_calls(add), std::vector<std::string>());
+}
+
+// PyTorch's older exporter leaves Identity nodes where it merges.
+TEST(UntieCopies, WhatAnExporterThatLeavesIdentitiesSharesStaysTied) {
+  const auto add = [](OnnxBuilder& builder, const std::string& x, const std::string& y,
+                      const std::string& name) {
+    if (name == "first") {
+      builder.node("Identity", {"zeros"}, {"mean"});
+      builder.node("Identity", {"ones"}, {"variance"});
+    }
+    add_norm(builder, x, y, "mean", "variance", name);
+  };
+  EXPECT_EQ(copies_of_two_calls(add, "pytorch 2.11.0"),
+            (std::vector<std::string>{"mean", "variance"}));
+}
+
+// PyTorch's exporter passes the statistics of the first call to the second by an Identity, which
+// is a part of that call.
+TEST(UntieCopies, CallsOfOneNormShareItsStatistics) {
+  for (const bool in_training : {true, false}) {
+    for (const bool fresh : {true, false}) {
+      OnnxBuilder builder = image_builder();
+      builder.initializer("gain", equal_elements({4}, 1));
+      builder.initializer("shift", scattered({4}));
+      builder.initializer("mean", fresh ? equal_elements({4}, 0) : scattered({4}));
+      builder.initializer("variance", equal_elements({4}, 2));
+      builder.node("BatchNormalization", {"x", "gain", "shift", "mean", "variance"}, {"h"});
+      if (in_training) builder.node("Identity", {"mean"}, {"getitem_3"});
+      builder.node("BatchNormalization",
+                   {"h", "gain", "shift", in_training ? "getitem_3" : "mean", "variance"}, {"y"});
+      OnnxModel model = parsed(builder);
+      for (const char* output : {"h", "getitem_3", "y"}) {
+        if (!in_training && output == std::string("getitem_3")) continue;
+        model.value_metadata[output]["pkg.torch.onnx.fx_node"] =
+            "%norm" + std::string(output == std::string("y") ? "_1" : "") +
+            " : [num_users=1] = call_function[target=torch.ops.aten.batch_norm.default](args = "
+            "(%x, %p_bn_weight, %p_bn_bias, %b_bn_mean, %b_bn_var), kwargs = {})";
+      }
+      auto rules = classify_tensors(model, {});
+      EXPECT_EQ(use_of(rules, "mean"), TensorUse::kRunningStatistic);
+      EXPECT_TRUE(untie_copies(model, rules).empty()) << in_training << " " << fresh;
+    }
+  }
 }
 
 // Exporters fold the gains of group norms to (C, 1, 1) and merge those of the same size.
