@@ -80,7 +80,7 @@ class Differentiation {
     if (missing.empty()) return;
     std::string list;
     for (const auto& [op, nodes] : missing) {
-      list += fmt::format("\n  {:<24}{} node{}  {}", op, nodes.size(),
+      list += fmt::format("\n  {:<23} {} node{}  {}", op, nodes.size(),
                           nodes.size() == 1 ? " " : "s", printable(nodes.back()));
     }
     PT_FAIL(kModel, "the model cannot be trained: {} operator{} no gradient here{}", missing.size(),

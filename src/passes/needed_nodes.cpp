@@ -159,12 +159,12 @@ void refuse_unsupported(const OnnxModel& model, const Needed& needed) {
   if (found.operators.empty()) PT_FAIL(kModel, "{}{}", found.tensor, hint);
   std::string list;
   for (const auto& [op, nodes] : found.operators) {
-    list += fmt::format("\n  {:<24}{} node{}  {}", printable(op), nodes.size(),
+    list += fmt::format("\n  {:<23} {} node{}  {}", printable(op), nodes.size(),
                         nodes.size() == 1 ? " " : "s", printable(nodes.front()));
     if (nodes.size() > 1) list += ", …";
   }
   const std::size_t count = found.operators.size();
-  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}{}{}",
+  PT_FAIL(kModel, "{} cannot be used: {} operator{} not supported here{}{}{}",
           model.path.filename().string(), count, count == 1 ? " is" : "s are",
           std::any_of(found.operators.begin(), found.operators.end(),
                       [](const auto& each) { return is_quantized(each.first); })

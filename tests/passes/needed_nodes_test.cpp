@@ -62,6 +62,8 @@ TEST(NeededNodes, AnErrorNamesAnOutputThatNeedsNoOtherOperators) {
   EXPECT_EQ(lowered(unknown, "y"), 1U);
   test::expect_error(ErrorKind::kModel, "1 operator is not supported here; output \"y\" needs",
                      [&] { lowered(unknown, ""); });
+  test::expect_error(ErrorKind::kModel, "\n  TableOfLabelsAndProbabilities 1 node ",
+                     [] { lowered(with_names("TableOfLabelsAndProbabilities", false), ""); });
   ModelParts alone = small_model();
   alone.nodes = {node_part("LabelTable", {"x"}, {"y"})};
   ModelParts counted = alone;  // with an output of integers, which cannot be trained
