@@ -79,17 +79,23 @@ class Head {
     const std::string op = layer_->op_type();
     PT_CHECK(layer_->input_size() >= 2, kModel, "the layer of \"{}\" has no weight",
              printable(output));
-    onnx::Tensor& weight = tensor(layer_->input(1));
+    const std::vector<std::string> read = read_through(layer_->input(1));
+    const std::string& name = read.back();
+    onnx::Tensor& weight = tensor(name);
     // The reader has not checked the model yet.
     const std::optional<std::int64_t> all = numbers_in(weight);
     PT_CHECK(weight.dims_size() >= 2 && all, kModel,
              "the weight \"{}\" of the last layer has the shape ({}), which no such layer has; "
              "export the model again",
-             printable(layer_->input(1)), fmt::join(weight.dims(), ", "));
+             printable(name), fmt::join(weight.dims(), ", "));
     // Which axis of the weight is the classes, and what each class sums over.
     int axis = 0;
     if (op == "MatMul") axis = weight.dims_size() - 1;
     if (op == "Gemm") axis = integer("transB") != 0 ? 0 : 1;
+    for (std::size_t i = 0; i + 1 < read.size(); ++i) {
+      declare(read[i], axis);
+      if (producer(read[i])->op_type() == "Transpose") axis = 1 - axis;
+    }
     const std::int64_t before = weight.dims(axis);
     for (const LastNumber& shape : shapes_) {
       PT_CHECK(shape.number == before, kModel,
@@ -99,8 +105,11 @@ class Head {
     }
     const double bound = 1 / std::sqrt(static_cast<double>(*all / before));
     refill(weight, axis, bound);
-    NewHead head{{layer_->input(1)}, before, {}};
-    const auto refill_bias = [&](const std::string& name) {
+    NewHead head{{name}, before, {}};
+    const auto refill_bias = [&](const std::string& value) {
+      const std::vector<std::string> read_as = read_through(value);
+      const std::string& name = read_as.back();
+      for (const std::string& copy : read_as) declare(copy, 0);
       onnx::Tensor& bias = tensor(name);
       PT_CHECK(bias.dims_size() >= 1 && bias.dims(bias.dims_size() - 1) == before, kModel,
                "the bias \"{}\" of the last layer is not one number for each of {} classes",
@@ -144,6 +153,32 @@ class Head {
                        [&](const onnx::Tensor& t) { return t.name() == name; });
   }
 
+  /// A value, what it copies or transposes if nothing else reads that, and so on, up to the tensor
+  /// that the file stores.
+  std::vector<std::string> read_through(const std::string& value) const {
+    std::vector<std::string> read = {value};
+    while (read.size() < 16 && !is_stored(read.back()) && uses_of(read.back()) == 1) {
+      const onnx::Node* node = producer(read.back());
+      if (!node || node->input_size() != 1) break;
+      const std::string& op = node->op_type();
+      if (op != "Identity" && op != "Cast" && !(op == "Transpose" && swaps_two_axes(*node))) break;
+      read.push_back(node->input(0));
+    }
+    return read;
+  }
+
+  bool reads_stored(const std::string& value) const {
+    return is_stored(read_through(value).back());
+  }
+
+  static bool swaps_two_axes(const onnx::Node& transpose) {
+    for (const onnx::Attribute& attribute : transpose.attribute()) {
+      if (attribute.name() == "perm")
+        return attribute.ints_size() == 2 && attribute.ints(0) == 1 && attribute.ints(1) == 0;
+    }
+    return false;
+  }
+
   /// Makes the tensor of a Constant node an initializer.
   void make_initializer(const std::string& name, int constant) {
     onnx::Tensor& tensor = *graph_.add_initializer();
@@ -166,14 +201,14 @@ class Head {
       PT_CHECK(node, kModel, "\"{}\" does not come from a layer with weights", printable(output));
       const std::string& op = node->op_type();
       if (op == "Gemm" || op == "Conv" ||
-          (op == "MatMul" && node->input_size() == 2 && is_stored(node->input(1)))) {
+          (op == "MatMul" && node->input_size() == 2 && reads_stored(node->input(1)))) {
         layer_ = node;
         changed_.insert(value);
         return;
       }
       if (op == "Add" && added_bias_.empty() && node->input_size() == 2 &&
-          (is_stored(node->input(0)) || is_stored(node->input(1)))) {
-        const int bias = is_stored(node->input(0)) ? 0 : 1;
+          (reads_stored(node->input(0)) || reads_stored(node->input(1)))) {
+        const int bias = reads_stored(node->input(0)) ? 0 : 1;
         added_bias_ = node->input(bias);
         value = node->input(1 - bias);
       } else {
@@ -318,8 +353,11 @@ class Head {
             !info.type().tensor_type().has_shape())
           continue;
         onnx::TensorShape* shape = info.mutable_type()->mutable_tensor_type()->mutable_shape();
-        // The first axis is the samples, whatever its size.
-        for (int d = 1; d < shape->dim_size(); ++d) {
+        // The first axis is the samples, whatever its size. Classes are the next one of images, and
+        // the last one of other values.
+        const int end = shape->dim_size();
+        for (int i = 1; i < end; ++i) {
+          const int d = layer_->op_type() == "Conv" ? i : end - i;
           if (shape->dim(d).dim_value() == before) {
             shape->mutable_dim(d)->set_dim_value(classes_);
             break;

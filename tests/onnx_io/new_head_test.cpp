@@ -55,6 +55,18 @@ void write_classifier(const std::filesystem::path& path, const std::string& kind
     builder.initializer("ten", HostTensor::of<std::int64_t>({1}, std::vector<std::int64_t>{10}));
     builder.node("Concat", {"one", "ten"}, {"shape"}, {OnnxAttribute::of_int("axis", 0)}, "both");
     builder.node("Reshape", {"maps", "shape"}, {"logits"}, {}, "view");
+  } else if (kind == "Transposed" || kind == "TransposedGemm") {  // as PyTorch writes a Linear
+    builder.initializer("w", filled({10, 4}));
+    builder.initializer("b", filled({10}));
+    builder.node("Identity", {"w"}, {"same"}, {}, "copy");
+    builder.node("Transpose", {"same"}, {"t"}, {OnnxAttribute::of_ints("perm", {1, 0})}, "turn");
+    builder.node("Identity", {"b"}, {"c"}, {}, "copy_of_bias");
+    if (kind == "Transposed") {
+      builder.node("MatMul", {"h", "t"}, {"m"}, {}, "fc");
+      builder.node("Add", {"m", "c"}, {"logits"}, {}, "bias");
+    } else {
+      builder.node("Gemm", {"h", "t", "c"}, {"logits"}, {}, "fc");
+    }
   } else {  // MatMul and Add, the bias on either side
     builder.initializer("w", filled({4, 10}));
     builder.initializer("b", filled({10}));
@@ -109,8 +121,9 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     const char* kind;
     Shape weight;
   };
-  for (const Case& c : {Case{"Gemm", {3, 4}}, Case{"MatMul", {4, 3}}, Case{"AddFirst", {4, 3}},
-                        Case{"Conv", {3, 4, 1, 1}}}) {
+  for (const Case& c :
+       {Case{"Gemm", {3, 4}}, Case{"MatMul", {4, 3}}, Case{"AddFirst", {4, 3}},
+        Case{"Conv", {3, 4, 1, 1}}, Case{"Transposed", {3, 4}}, Case{"TransposedGemm", {3, 4}}}) {
     const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
     write_classifier(from, c.kind);
     const NewHead head = replace_head(from, to, "", 3, 1);
@@ -192,6 +205,22 @@ TEST(NewHead, LeavesABatchOfAsManySamplesAsClassesAlone) {
   ASSERT_EQ(model.outputs[0].dims.size(), 2U);
   EXPECT_EQ(model.outputs[0].dims[0].value, 10);
   EXPECT_EQ(model.outputs[0].dims[1].value, 3);
+}
+
+TEST(NewHead, LeavesAsManyTokensAsClassesAlone) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  OnnxBuilder builder("tokens");
+  builder.input("x", DType::kFloat32, {{"n", -1}, {"", 5}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 5}, {"", 5}});
+  builder.initializer("w", filled({4, 5}));
+  builder.node("MatMul", {"x", "w"}, {"logits"}, {}, "fc");
+  builder.write(from);
+  replace_head(from, to, "", 3, 1);
+  const OnnxModel model = read_onnx(to);
+  ASSERT_EQ(model.outputs[0].dims.size(), 3U);
+  EXPECT_EQ(model.outputs[0].dims[1].value, 5);
+  EXPECT_EQ(model.outputs[0].dims[2].value, 3);
 }
 
 /// A model of one layer with a weight of a shape; the weight has no numbers.
