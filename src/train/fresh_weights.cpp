@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/random.h"
 #include "onnx_io/model_file.h"
@@ -25,9 +26,10 @@ class Drawing {
   explicit Drawing(const LoadedModel& loaded)
       : model_(loaded.model), rules_(loaded.rules), tensors_(loaded.model) {
     for (const OnnxNode& node : model_.nodes) {
-      if ((node.op_type == "Identity" || node.op_type == "Cast") && node.has_output(0) &&
-          !node.inputs.empty())
+      if (!node.has_output(0) || node.inputs.empty()) continue;
+      if (node.op_type == "Identity" || node.op_type == "Cast")
         copies_.emplace(node.outputs[0], node.inputs[0]);
+      if (node.op_type == "Transpose") transposes_.emplace(node.outputs[0], node.inputs[0]);
     }
   }
 
@@ -85,6 +87,15 @@ class Drawing {
     return *found;
   }
 
+  /// The tensor that a layer reads as its weight, and whether it is transposed before.
+  std::pair<std::string, bool> weight_of(const std::string& read) const {
+    std::pair<std::string, bool> weight(stored(read), false);
+    for (auto found = transposes_.find(weight.first); found != transposes_.end();
+         found = transposes_.find(weight.first))
+      weight = {stored(found->second), !weight.second};
+    return weight;
+  }
+
   TensorRule rule_of(const std::string& read) const {
     const auto rule = rules_.find(stored(read));
     return rule != rules_.end() ? rule->second : TensorRule();
@@ -107,8 +118,12 @@ class Drawing {
     const std::string& op = node.op_type;
     if (op.starts_with("Conv") || op == "Gemm" || op == "MatMul") {
       const bool weight = slot == 1 || (op == "MatMul" && slot == 0);
-      const std::string& layer = weight || node.inputs.size() < 2 ? name : node.inputs[1];
-      return within(fan_in(node, shape_of(layer).value_or(Shape{}), turned));
+      if (weight || node.inputs.size() < 2)
+        return within(fan_in(node, shape_of(name).value_or(Shape{}), turned));
+      const auto [layer, is_turned] = weight_of(node.inputs[1]);
+      const std::optional<Shape> shape = shape_of(layer);
+      // Nothing tells what a computed weight sums over.
+      return shape ? within(fan_in(node, *shape, is_turned)) : Draw{};
     }
     if (op == "LSTM" || op == "GRU" || op == "RNN")
       return within(static_cast<double>(node.int_attribute("hidden_size", 0)));
@@ -123,7 +138,8 @@ class Drawing {
   const OnnxModel& model_;
   const std::map<std::string, TensorRule>& rules_;
   TensorsByName tensors_;
-  std::map<std::string, std::string> copies_;  // what a node copies or converts, by its output
+  std::map<std::string, std::string> copies_;      // what a node copies or converts, by its output
+  std::map<std::string, std::string> transposes_;  // the same of what it transposes
 };
 
 }  // namespace

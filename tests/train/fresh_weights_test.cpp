@@ -103,5 +103,34 @@ TEST(FreshWeights, LeaveTheStatisticsOfFrozenNormsAlone) {
   EXPECT_EQ(names_with({.freeze = {"first.shift"}, .train_only = {}}), but_shift);
 }
 
+// A bias is drawn as the weight of its layer, which may be transposed before it is used. Beside a
+// weight that is computed it is 0.
+TEST(FreshWeights, BiasesFollowTheWeightsOfTheirLayers) {
+  const TemporaryDirectory folder;
+  OnnxBuilder builder("biases");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 64}});
+  builder.initializer("first.weight", test::scattered({64, 16}));
+  builder.initializer("second.weight", test::scattered({64, 64}));
+  builder.initializer("second.scale", test::scattered({1, 64}));
+  for (const char* name : {"first.bias", "second.bias"})
+    builder.initializer(name, test::scattered({64}));
+  builder.node("Identity", {"first.weight"}, {"same"}, {}, "identity");
+  builder.node("Transpose", {"same"}, {"turned"}, {}, "transpose");
+  builder.node("Gemm", {"x", "turned", "first.bias"}, {"h"}, {}, "first");
+  builder.node("Mul", {"second.weight", "second.scale"}, {"scaled"}, {}, "scale");
+  builder.node("Gemm", {"h", "scaled", "second.bias"}, {"y"}, {}, "second");
+  builder.write(folder / "m.onnx");
+  ModelConfig config;
+  config.path = (folder / "m.onnx").string();
+  const auto drawn = fresh_weights(load_model(config), 1);
+  double largest = 0;
+  for (const double x : drawn.at("first.bias").to_doubles())
+    largest = std::max(largest, std::abs(x));
+  EXPECT_LE(largest, 0.25);
+  EXPECT_GT(largest, 0.2);
+  EXPECT_EQ(drawn.at("second.bias").to_doubles(), std::vector<double>(64, 0));
+}
+
 }  // namespace
 }  // namespace pipetrain
