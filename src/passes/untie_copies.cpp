@@ -182,7 +182,7 @@ class Untier {
                        fmt::join(parameters, " "));
   }
 
-  /// The trained tensors that the layer of an input reads elsewhere and that are not uniform, and
+  /// The trained tensors that the layer of an input reads elsewhere and that were not merged, and
   /// how. The layer of what an Add or a Mul adds to a product is that of the product.
   std::string weights_beside(const OnnxNode& node, std::size_t slot) const {
     std::string found;
@@ -197,13 +197,15 @@ class Untier {
     return found.empty() ? found : " " + product.op_type + found;
   }
 
-  /// " Transpose w" for a value that only copies or turns a trained tensor that is not uniform.
+  /// " Transpose w" for a value that only copies or turns a trained tensor that is not uniform, or
+  /// that the file stores beside an equal one.
   std::string distinct_tensor(const std::string& value) const {
     std::string path, name = value;
     for (int depth = 0; depth < 8; ++depth) {
       const auto original = originals_.find(name);
       if (original != originals_.end())
-        return use_of(name) != TensorUse::kFrozen && !is_uniform(original->second.value)
+        return use_of(name) != TensorUse::kFrozen &&
+                       (!is_uniform(original->second.value) || has_an_equal(original->second))
                    ? path + " " + name
                    : std::string();
       const auto producer = producers_.find(name);
@@ -248,6 +250,7 @@ class Untier {
 
   /// Whether another tensor of the file has the same elements: then nothing was merged by value.
   bool has_an_equal(const OnnxInitializer& tensor) const {
+    if (!is_uniform_row(tensor)) return false;
     const auto found = stored_.find(contents_of(tensor));
     return found != stored_.end() && found->second > 1;
   }

@@ -121,6 +121,14 @@ TEST(UntieCopies, ANormThatIsCalledTwiceKeepsItsTensorsIfTheFileHasEqualOnes) {
     add_norm(builder, x, y, "mean", "variance", name);
   };
   EXPECT_EQ(copies_of_two_calls(add), std::vector<std::string>());
+  // Of zeros alone: then the gain is shared with the shift.
+  const auto add_shift = [](OnnxBuilder& builder, const std::string& x, const std::string& y,
+                            const std::string& name) {
+    if (name == "first") builder.initializer("shift", equal_elements({4}, 0));
+    builder.node("LayerNormalization", {x, "ones", "shift"}, {name + ".h"}, {}, name);
+    builder.node("Gemm", {name + ".h", "w", "zeros"}, {y}, {}, name + ".gemm");
+  };
+  EXPECT_EQ(copies_of_two_calls(add_shift), std::vector<std::string>());
 }
 
 // PyTorch's older exporter leaves Identity nodes where it merges.
