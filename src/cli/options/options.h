@@ -187,7 +187,8 @@ struct CommandSpec {
 const std::vector<CommandSpec>& commands();
 
 /// Error (kUsage) for an output of a command that is a folder and not a file, that another option
-/// writes too, or that is one of its inputs, which would be lost. Outputs that only replace a file with --overwrite may be inputs.
+/// writes too, or that is one of its inputs, which would be lost. Outputs that only replace a file
+/// with --overwrite may be inputs.
 void check_outputs(const std::string& command, const Options& options);
 
 /// Parses the arguments of one command: command line before environment before configuration files.
