@@ -35,7 +35,8 @@ bool is_row(const Shape& shape) {
 }
 
 bool is_uniform_row(const OnnxInitializer& tensor) {
-  return is_row(tensor.shape) && tensor.value && is_uniform(tensor.value);
+  return is_row(tensor.shape) && tensor.shape.count() > 0 && tensor.value &&
+         is_uniform(tensor.value);
 }
 
 /// Equal for uniform tensors that are equal.

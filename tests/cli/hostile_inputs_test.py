@@ -273,7 +273,7 @@ OPTIONS = {
     "threads_of_10_to_9": (["--threads", "1000000000"], ["--threads"]),
     "virtual_stages_of_10_to_9": (["--gpus", "2", "--schedule", "interleaved-1f1b", "--virtual-stages", "1000000000"], ["4096 stages"]),
     "alpha_of_10_to_300": (["--lora", "1", "--lora-alpha", "1e300"], ["--lora-alpha"]),
-    "adapter_in_the_place_of_the_model": (["--lora", "1", "--adapter", "./same", "-o", "same"], ["--adapter and --output", "./same"]),
+    "adapter_in_the_place_of_the_model": (["--lora", "1", "--adapter", "./same", "-o", "same"], ["--adapter and --output", "same"]),
     "an_adapter_that_exists": (["--lora", "1", "--adapter", "/proc/version"], ["/proc/version", "another --adapter"]),
     "deviation_of_nothing": (["--normalize", "1/1e-46"], ["--normalize"]),
     "loss_scale_of_10_to_308": (["--precision", "fp16", "--loss-scale", "1e308"], ["--loss-scale"]),
