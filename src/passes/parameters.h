@@ -80,8 +80,9 @@ std::string note_on_tensors_in_subgraphs(const OnnxModel& model);
 /// are tensors that are reached through an Identity node with a name of its own, and vectors of
 /// equal elements (fresh biases and norm gains) used at several places, unless the file says that
 /// these are calls of one module, the layers have the same weights, or nothing was merged by value
-/// (equal tensors are stored, or PyTorch's older exporter shows what it merged). Everything else that is shared stays tied, and so do `restored`
-/// tensors, which are one parameter each. Rules for the copies are added to `rules`.
+/// (equal tensors are stored, or PyTorch's older exporter shows what it merged). Everything else
+/// that is shared stays tied, and so do `restored` tensors, which are one parameter each. Rules for
+/// the copies are added to `rules`.
 std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules,
                                      const std::set<std::string_view>& restored = {});
 

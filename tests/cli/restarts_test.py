@@ -149,6 +149,17 @@ class Restarts(Case):
         self.assertNotIn("runs/latest/", err)
         self.assertEqual(sorted(set(steps_of(new))), list(range(1, 401)))
 
+    def kill_until_it_gives_up(self):
+        """Kills every training process as soon as it is seen; returns their numbers."""
+        killed = []
+        while self.process.poll() is None:
+            child = self.child_now()
+            if child and child not in killed:
+                os.kill(child, signal.SIGKILL)
+                killed.append(child)
+            time.sleep(0.002)
+        return killed
+
     def expect_that_memory_was_saved(self, code):
         """And that the run goes on from there."""
         err = self.finish(code)
@@ -170,13 +181,7 @@ class Restarts(Case):
     def test_what_memory_has_is_saved_where_a_run_is_given_up(self):
         self.begin(*ENDLESS, "--restarts", "1", "--save-every", "never")
         self.wait_for_steps(50)
-        killed = []
-        while self.process.poll() is None:
-            child = self.child_now()
-            if child and child not in killed:
-                os.kill(child, signal.SIGKILL)
-                killed.append(child)
-            time.sleep(0.002)
+        self.kill_until_it_gives_up()
         err = self.expect_that_memory_was_saved(128 + signal.SIGKILL)
         self.assertIn("the last state that the training process has kept in memory", err)
 
@@ -198,13 +203,7 @@ class Restarts(Case):
 
     def test_it_gives_up(self):
         self.begin(*ENDLESS, "--restarts", "2")
-        killed = []
-        while self.process.poll() is None:
-            child = self.child_now()
-            if child and child not in killed:
-                os.kill(child, signal.SIGKILL)
-                killed.append(child)
-            time.sleep(0.002)
+        killed = self.kill_until_it_gives_up()
         err = self.finish(128 + signal.SIGKILL)
         # A process that was seen late has completed steps, and is followed by two more.
         last = max(self.steps(), default=0)

@@ -281,7 +281,7 @@ class Supervisor {
   sigset_t watched_{};
   pid_t child_ = -1;
   bool stops_ = false;    // has been asked to stop
-  bool insists_ = false;  // for the second time: at once
+  bool insists_ = false;  // has been asked again: nothing is saved
   int mark_ = -1;  // the locked journal: over NFS, only a file open for writing can be locked so
 };
 

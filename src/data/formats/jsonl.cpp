@@ -261,17 +261,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
 RawData read_jsonl(const std::string& path, const RowLengths& lengths, std::int64_t ignored_label,
                    bool label_may_be_missing, bool one_row_per_text, bool skips_gaps) {
   RawData out{path, "JSON Lines", {}, {}, {}};
-  std::vector<std::string> train, validation;
-  const std::vector<std::string> files = list_files(path, is_jsonl_name);
-  for (const std::string& file : files) {
-    const bool other = files.size() > 1 && names_other_part(file);
-    (other ? validation : train).push_back(file);
-  }
-  if (train.empty()) {
-    std::swap(train, validation);
-  } else {
-    prefer_validation(validation, out.notes);
-  }
+  const auto [train, validation] = divide_files(list_files(path, is_jsonl_name), out.notes);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
   out.train = read_files(train, path, out.notes, lengths, ignored_label, label_may_be_missing,
                          one_row_per_text, skips_gaps);

@@ -254,23 +254,14 @@ RawData read_tfrecord(const std::string& path, const RowLengths& lengths,
                       std::int64_t ignored_label, bool one_row_per_text) {
   RawData out{path, "TFRecord", {}, {}, {}};
   ExampleColumns train, validation;
-  std::vector<std::string> files, other_files;
   const std::vector<std::string> all = list_files(path, [](const std::string& name) {
     return bare_name(name).find("tfrecord") != std::string::npos;
   });
-  for (const std::string& file : all) {
-    const bool other = all.size() > 1 && names_other_part(file);
-    (other ? other_files : files).push_back(file);
-  }
-  if (files.empty()) {
-    std::swap(files, other_files);
-  } else {
-    prefer_validation(other_files, out.notes);
-  }
-  for (const std::string& file : files) train.add_file(file);
-  for (const std::string& file : other_files) validation.add_file(file);
+  const FileParts files = divide_files(all, out.notes);
+  for (const std::string& file : files.train) train.add_file(file);
+  for (const std::string& file : files.validation) validation.add_file(file);
   out.train = train.result(path, out.notes, lengths, ignored_label, one_row_per_text);
-  if (!other_files.empty())
+  if (!files.validation.empty())
     out.validation = validation.result(path, out.notes, lengths_beside(out.train, lengths),
                                        ignored_label, one_row_per_text);
   return out;

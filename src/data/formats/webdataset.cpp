@@ -178,21 +178,11 @@ bool is_shard(const std::string& name) {
 RawData read_webdataset(const std::string& path) {
   RawData out{path, "WebDataset (tar)", {}, {}, {}};
   SampleParts train, validation;
-  std::vector<std::string> files, other_files;
-  const std::vector<std::string> all = list_files(path, is_shard);
-  for (const std::string& file : all) {
-    const bool other = all.size() > 1 && names_other_part(file);
-    (other ? other_files : files).push_back(file);
-  }
-  if (files.empty()) {
-    std::swap(files, other_files);
-  } else {
-    prefer_validation(other_files, out.notes);
-  }
-  for (const std::string& file : files) train.add_shard(file);
-  for (const std::string& file : other_files) validation.add_shard(file);
+  const FileParts files = divide_files(list_files(path, is_shard), out.notes);
+  for (const std::string& file : files.train) train.add_shard(file);
+  for (const std::string& file : files.validation) validation.add_shard(file);
   out.train = train.result(path, out.notes);
-  if (!other_files.empty()) out.validation = validation.result(path, out.notes);
+  if (!files.validation.empty()) out.validation = validation.result(path, out.notes);
   return out;
 }
 

@@ -72,6 +72,19 @@ void prefer_validation(std::vector<std::string>& files, std::vector<std::string>
     notes.emplace_back("of its validation and test parts, the validation part is used");
 }
 
+FileParts divide_files(const std::vector<std::string>& files, std::vector<std::string>& notes) {
+  FileParts parts;
+  for (const std::string& file : files) {
+    const bool other = files.size() > 1 && names_other_part(file);
+    (other ? parts.validation : parts.train).push_back(file);
+  }
+  if (parts.train.empty())
+    std::swap(parts.train, parts.validation);
+  else
+    prefer_validation(parts.validation, notes);
+  return parts;
+}
+
 bool names_training_part(const std::string& file) {
   static constexpr std::array<std::string_view, 3> kWords = {"train", "training", "trainset"};
   return has_word(file, kWords);

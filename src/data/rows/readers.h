@@ -159,6 +159,12 @@ bool names_other_part(const std::string& file);
 bool names_test_part(const std::string& file);
 /// Where there are files for validation, drops those for tests, which may lack labels, with a note.
 void prefer_validation(std::vector<std::string>& files, std::vector<std::string>& notes);
+struct FileParts {
+  std::vector<std::string> train, validation;
+};
+/// Divides the files of a data set by their names, and prefers those for validation to those for
+/// tests. Files that all have such names, and a single file, are trained on.
+FileParts divide_files(const std::vector<std::string>& files, std::vector<std::string>& notes);
 /// As names_other_part, for train, training, trainset.
 bool names_training_part(const std::string& file);
 
